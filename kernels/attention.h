@@ -6,14 +6,14 @@
 // at position j. With h the kv head of query head n, h = n / (heads / kv_heads):
 //
 //   s_ij = scale · rope(q_i)·rope(k_j), and with a softcap c instead c tanh(s_ij / c)
-//          over all j, where causal over j ≤ p_i, with a window w over p_i − w < j ≤ p_i, and with lengths over those
-//          j that are less than the sample's
+//          over all j; causal: over j ≤ p_i; with a window w: over p_i − w < j ≤ p_i; with lengths: over those j
+//          that are less than the sample's
 //   lse_i = ln Σ_j exp(s_ij),  p_ij = exp(s_ij − lse_i),  o_i = Σ_j p_ij v_j
 //   delta_i = do_i·o_i,  ds_ij = p_ij (do_i·v_j − delta_i), with a softcap times 1 − (s_ij / c)²
 //   dq_i = scale · ropeᵀ(Σ_j ds_ij rope(k_j)),  dk_j = scale · ropeᵀ(Σ_i ds_ij rope(q_i)),  dv_j = Σ_i p_ij do_i
 //
-// dk and dv of a kv head are sums over the query heads that share it, and over these queries alone: 0 for keys that
-// none of them sees. The parts of a sequence give, side by side, o, lse and dq of the whole, and in sum its dk and dv.
+// dk and dv of a kv head are sums over the query heads that share it, and only over these queries: 0 for keys that
+// none of them sees. The parts of a sequence, side by side, give o, lse and dq of the whole; their dk and dv add up.
 //
 // Operands (c: f32 or bf16, the same for all; batch B, T queries, S keys, head_dim D; row-major):
 //   attention       packed:  qkv c [B, T, (heads + 2·kv_heads)·D]                                    → o, lse

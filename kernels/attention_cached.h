@@ -16,8 +16,8 @@
 // Operands (c: the compute dtype; batch B, T new tokens, room for C tokens, heads of D elements, of values E):
 //   q c [B, T, heads·D], k c [B, T, kv_heads·D], v c [B, T, kv_heads·E], position i32 [1],
 //   k_cache c [B, C, kv_heads·D] and v_cache c [B, C, kv_heads·E], changed in place → o c [B, T, heads·E]
-// Attributes: as those of attention (kernels/attention.h), without causal and packed. How a turned key lies in its row
-// of the cache is the device's affair: its kernels alone read it.
+// Attributes: those of attention (kernels/attention.h), without causal and packed. Each device decides how a rotated
+// key lies in its row of the cache: only its own kernels read it.
 // REQUIRES: 0 ≤ position ≤ C − T. Where the kernel sees the position (CPUs), anything else raises Bug; elsewhere the
 // tokens that do not fit are left out.
 //

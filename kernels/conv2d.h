@@ -1,7 +1,7 @@
 // conv2d: cross-correlation of images with filters, as PyTorch's conv2d (no dilation, no groups), and its gradients.
 //
-//   y[n, o, i, j] = bias[o] + Σ over c, a, b of weight[o, c, a, b] · x[n, c, i·stride + a − padding, j·stride + b −
-//   padding]
+//   y[n, o, i, j] = bias[o] + Σ over c, a, b of
+//                   weight[o, c, a, b] · x[n, c, i·stride + a − padding, j·stride + b − padding]
 //
 // where x is 0 outside of its image; oh = (h + 2·padding − kh) / stride + 1, rounded down, and ow likewise. All
 // tensors are NCHW or OIHW. `c` is the compute dtype (f32 or bf16), `r` the dtype of parameter gradients (f32 or bf16).
@@ -13,8 +13,8 @@
 //
 // Attributes: stride, padding (integers, the same both ways); bias; accumulate.
 //
-// conv1d and its gradients are the same of sequences [n, in, l] and filters [out, in, k]: images of one row, which have
-// no padding above and below.
+// conv1d and its gradients do the same for sequences [n, in, l] and filters [out, in, k]: images of one row, without
+// padding above and below.
 #pragma once
 
 #include "engine/core/signature.h"

@@ -13,18 +13,18 @@
 //                      → dweight r [out, in], dbias r [out] if `bias`; `accumulate` adds to both
 //
 // `gelu` (false where absent) is an epilogue: the activation after the product, in the product's own pass over its
-// output. It is the approximation with tanh that op `gelu` has under approximate: "tanh". Graph files have no such
+// output. It is the approximation with tanh that the op `gelu` has under approximate: "tanh". Graph files have no such
 // attribute; engine/transform/fuse.h sets it where Target::fuses_gelu says that the device's kernels take it: today
 // bf16 and f16 on GPUs. The CPU's kernels refuse it.
 //   linear             y = gelu(x·Wᵀ + b), and pre = x·Wᵀ + b, rounded to c, if `pre` (training needs it, evaluation
-//   does not). `pre`
-//                      never stands without `gelu`, nor `partial` with it.
-//   linear_grad_input  dx = (dy·W) ⊙ gelu'(pre): the gradient of what the activation read. `pre` is that of the linear
-//   before; in
-//                      [..., in] its rows have the length of dx's.
-// The activation may see the f32 sum or the sum rounded to c. Any shape may come: where a library's epilogue wants more
-// (rows of `pre` in multiples of 8 elements, say), the kernel makes the activation in a pass of its own after the
-// product, within the same launch and workspace.
+//                      does not).
+//                      `pre` is never set without `gelu`, nor `partial` with it.
+//   linear_grad_input  dx = (dy·W) ⊙ gelu'(pre): the gradient with respect to the activation's input. `pre` is that of
+//                      the linear before;
+//                      in [..., in], its rows have the length of dx's.
+// The activation may see the f32 sum or the sum rounded to c. Any shape is accepted: where a library's epilogue needs
+// more (rows of `pre` in multiples of 8 elements, say), the kernel computes the activation in a pass of its own after
+// the product, within the same launch and workspace.
 #pragma once
 
 namespace trainer::kernels {

@@ -6,21 +6,21 @@
 //   cross_entropy_grad   logits c, targets, lse, seed f32 [1] → dlogits c (may be logits)
 //     seed (exp(x − lse) − (1 − s)[i = t] − s / classes); 0 in ignored rows
 //   cross_entropy_count  targets i32 → count f64 [1]: targets that are not ignored
-//   correct_count        logits c, targets i32 → correct f64 [1]: targets, not ignored, whose logit is the largest and
-//   the
-//                        first of equals; none in a row with a NaN
+//   correct_count        logits c, targets i32 → correct f64 [1]: targets, not ignored, whose logit is the largest
+//                        (among equals, the first); none in a row with a NaN
 //
 //   Where the classes are cut over ranks, a rank has the logits of the classes [origin, origin + columns) of `classes`
-//   (attribute; origin: Call::origin). Columns from `classes` on are padding: they are not read as logits, and their
-//   gradient is 0. cross_entropy_stats     logits c [..., columns], targets i32 [...] → stats f32 [1, rows, 5], of the
-//   logits of each row that are here:
+//   (attribute; origin: Call::origin). Columns from `classes` on are padding, not read as logits; their gradient is 0.
+//   cross_entropy_stats     logits c [..., columns], targets i32 [...] → stats f32 [1, rows, 5], for the logits here:
 //                           {the largest, Σ exp(x − largest), the target's (0 where it is elsewhere, or ignored), Σ x,
 //                           the class of the largest (the first of equals; −1 if none is here, NaN if one is NaN)}
-//   cross_entropy_gathered  logits c [..., columns] (not read), stats f32 [parts, rows, 5] of all ranks, targets →
-//   loss, lse: as cross_entropy cross_entropy_grad      with `classes`: the same for the logits that are here
+//   cross_entropy_gathered  logits c [..., columns] (not read), stats f32 [parts, rows, 5] of all ranks, targets
+//                           → loss, lse: as cross_entropy
+//   cross_entropy_grad      with `classes`: the same for the logits that are here
 //   correct_count_gathered  stats [parts, rows, 5], targets → correct: as correct_count
-//   REQUIRES: classes at most 2²⁴, whose numbers are exact in f32; parts in the order of their classes.
+//   REQUIRES: at most 2²⁴ classes, whose numbers are exact in f32; parts in the order of their classes.
 //   Source: Shoeybi et al., "Megatron-LM", 2019, section 3, which gathers less than the logits for the same loss.
+//
 //
 //   mse                  prediction c, target c or f32 → loss f64 [1]: Σ (p − t)²
 //   mse_grad             prediction, target, seed f32 [1] → dprediction c (may be prediction): 2 (p − t) seed

@@ -3,13 +3,13 @@
 //
 //   muon_momentum       gradient r [n], momentum [n], scalars f32 [4], applied i32 [1] → u f32 [n]; (momentum in place)
 //   muon_orthogonalize  x f32 [parts, n], scalars f32 [4] → x (in place)
-//   muon                master f32 [n], x f32 [n], lr f32 [1], scalars f32 [4], applied i32 [1], working bf16 or f16
-//   [n]? (f16: GPUs)
+//   muon                master f32 [n], x f32 [n], lr f32 [1], scalars f32 [4], applied i32 [1],
+//                       working bf16 or f16 [n]? (f16: GPUs)
 //                       → master, working? (in place)
 //
-// muon_momentum: with g = gradient · factor, b = b + (1 − momentum)(g − b), and u = nesterov ? g + momentum (b − g) :
-// b. The momentum is f32, bf16, or u8 with scales as the states in optimizer.h. Where factor is 0 the momentum stays as
-// it is, and u is 0.
+// muon_momentum: with g = gradient · factor, b = b + (1 − momentum)(g − b), and
+// u = nesterov ? g + momentum (b − g) : b. The momentum is f32, bf16, or u8 with scales like the states in
+// optimizer.h. Where factor is 0 the momentum stays as it is, and u is 0.
 //
 // muon_orthogonalize: x is a unit in its flat order, as `parts` ranks along the axis that cuts the matrices hold it,
 // one below the other. `matrices` lists the unit's matrices and the owner of each (engine/core/matrix_list.h). Of each
@@ -20,9 +20,9 @@
 //   G = r · X, in all parts
 //     adjust `original`: r = √max(1, rows / cols), `match_rms_adamw`: r = 0.2 √max(rows, cols), of the whole matrix
 //
-// and everything else is 0: the whole is the sum over the owners. A is made of the smaller side: of a matrix with more
-// rows than columns A = Xᵀ·X, and X = X (a + b A + c A²), which is the same as of the transposed matrix. A zero matrix
-// stays zero. Where factor is 0, so is x, and nothing is done at all. CPUs compute in f32. GPUs round the operands of
+// and everything else is 0: the whole is the sum over the owners. A is computed on the smaller side: for a matrix with
+// more rows than columns A = Xᵀ·X, and X = X (a + b A + c A²), the same as for the transposed matrix. A zero matrix
+// stays zero. Where factor is 0, so is x, and nothing is computed. CPUs compute in f32. GPUs round the operands of
 // products to bf16, X once a step, and sum in f32.
 //
 // muon: w = w (1 − lr · weight_decay) − lr · x, as an optimizer of optimizer.h with x for its gradient, which no factor

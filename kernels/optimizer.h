@@ -1,12 +1,12 @@
 // The step's own scalars and the optimizers, each one pass over memory.
 //
 //   loss_seed       count f64 [1], scalars f32 [4] → seed f32 [1] = loss_scale / max(count, 1)
-//   sum_squares     x r [n] → squares f64 [1] = scale · Σ x², `accumulate` adds; of the elements alone whose index in
-//   the unit
-//                   (Call::origin + i) lies in [first, last). In f64, by chunks in order: threads do not matter.
-//   update_scalars  squares f64 [1], loss f64 [1], count f64 [1], scalars f32 [4], applied i32 [1] → scalars, applied
-//   (in place) sgd             master f32 [n], gradient r [n], momentum f32 [n]?, lr f32 [1], scalars, applied, working
-//   bf16 or f16 [n]? (f16: GPUs)
+//   sum_squares     x r [n] → squares f64 [1] = scale · Σ x², `accumulate` adds; only of elements whose index in the
+//                   unit (Call::origin + i) lies in [first, last). In f64, by chunks in order: threads do not matter.
+//   update_scalars  squares f64 [1], loss f64 [1], count f64 [1], scalars f32 [4], applied i32 [1]
+//                   → scalars, applied (in place)
+//   sgd             master f32 [n], gradient r [n], momentum f32 [n]?, lr f32 [1], scalars, applied,
+//                   working bf16 or f16 [n]? (f16: GPUs)
 //                   → master, momentum?, working? (in place)
 //   adam, adamw     master, gradient, m f32 [n], v f32 [n], lr, scalars, applied, working? → master, m, v, working?
 //   lion            master, gradient, m, lr, scalars, applied, working? → master, m, working?

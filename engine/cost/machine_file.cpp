@@ -25,7 +25,7 @@ constexpr int kMostBases = 8;
 [[noreturn]] void refuse(Diagnostic mistake) { throw JobError({std::move(mistake)}); }
 
 // ---- Bases
-// ----------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 /// A figure or a link that says what it is takes the place of the base's: half of one and half of another would be
 /// neither.
@@ -78,7 +78,7 @@ yaml::Node with_base(yaml::Node tree, const std::string& path, const std::string
 }
 
 // ---- Values
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 class Reader {
  public:
@@ -125,7 +125,7 @@ class Reader {
 };
 
 // ---- Rules
-// ----------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 void check_memory(const Reader& r, std::vector<Diagnostic>& mistakes) {
   const std::int64_t memory = r.bytes("device.memory"), reserve = r.bytes("device.reserve"),
@@ -174,7 +174,7 @@ void check_sources(const Reader& r, std::vector<Diagnostic>& mistakes) {
 }
 
 // ---- The model
-// ------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 DeviceModel device_of(const Reader& r) {
   DeviceModel device;

@@ -21,14 +21,14 @@ struct Launcher {
 
 /// What the variables of launchers say; nothing where no launcher set any. Read are
 ///   Open MPI                  OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK
-///   Slurm, in an srun step    SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; not those of a batch script or of a daemon of
-///   mpirun's PMIx                      PMIX_RANK, PMIX_SIZE; without the latter the size must come from another source
+///   Slurm, in an srun step    SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID; not those of a batch script or of a daemon
+///                             of mpirun's
+///   PMIx                      PMIX_RANK, PMIX_SIZE; without the latter the size must come from another source
 ///   torchrun-style variables  RANK, WORLD_SIZE, LOCAL_RANK (may be missing), MASTER_ADDR with MASTER_PORT; trainer run
-///   sets them for ranks
-///                             that it starts itself (TRAINER_STARTED)
+///                             sets them for ranks that it starts itself (TRAINER_STARTED)
 ///   Kubernetes                WORLD_SIZE with JOB_COMPLETION_INDEX in place of RANK: an indexed job with a pod for
-///   each rank
-/// Throws UsageError for values that are no such numbers, for half-set variables and for sources that contradict each
+///                             each rank
+/// Throws UsageError for values that are not such numbers, for half-set variables, and for sources that contradict each
 /// other.
 std::optional<Launcher> detect_launcher(const EnvironmentMap& environment);
 

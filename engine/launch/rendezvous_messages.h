@@ -1,9 +1,9 @@
 // The messages of a rendezvous (rendezvous.h), as bytes. All have a size that the reader knows beforehand, so nothing
 // that is read says how much to read or to allocate. Numbers are little-endian, texts padded with zeros.
 //
-//   hello     magic "trnrcome", version, world size, rank, local rank (4 bytes each), token, host, fingerprint (64
-//   each) accepted  magic "trnrhere", version (4), token (64) welcome   magic "trnrwelc", version, world size, 1 if the
-//   ranks are together, bytes of the payload (4 each), token
+//   hello     magic "trnrcome", version, world size, rank, local rank (4 each), token, host, fingerprint (64 each)
+//   accepted  magic "trnrhere", version (4), token (64)
+//   welcome   magic "trnrwelc", version, world size, 1 if the ranks are together, bytes of the payload (4 each), token
 //             (64), payload (1024);
 //             then, if together, host, fingerprint (64 each) and local rank (4) of every rank
 //

@@ -1,26 +1,26 @@
-// Comparison: is a job under its strategy the same training as on one rank? Both run from the same start on the same
-// samples; what strategies change is the order of sums (and, in 16 bits, which neighbour a value is rounded to), so the
-// two may differ by rounding and by nothing else. Bounds are stated by numbers of the job alone, never fitted to what
-// was found:
+// Comparison: does a job under its strategy train as it does on one rank? Both run from the same start on the same
+// samples. A strategy only changes the order of sums (and, in 16 bits, which neighbour a value is rounded to), so the
+// two may differ by rounding and by nothing else. Bounds follow from numbers of the job, never from what was found:
 //
 //   u       unit roundoff of f32, 2^-24;  u'  of the compute dtype where it has 16 bits, else 0
 //   n       terms of the longest sum: positions of the global batch, or the longest dim of a parameter
-//   d       parameters of two or more dims: products that follow one another at most
-//   e(t) =  8 √n u (t + 1)              of a sum in either order; 8 is Higham and Mary's λ, with which a sum exceeds it
-//   once in
-//                                       10^13; steps add up
+//   d       parameters of two or more dims: at most so many products follow one another
+//   e(t) =  8 √n u (t + 1)   of a sum in either order; 8 is Higham and Mary's λ, which a sum exceeds once in 10^13;
+//           steps add up
 //   q       the most by which an optimizer state changes when it is rounded, from the second step on: 2^-8 in bf16,
-//   0.45/64 in int8
+//           0.45/64 in int8
 //           (of the largest in its block, and ranks that have parts of a tensor have other blocks), else 0
-//   losses, relative                    2 (√d e(t) + (1 + √(d/n)) u' + √(d/n) q)
-//   gradient norms, relative            2 √d (e(t) + u' + q)
-//   weights, root mean square of the    2 rms(min(1, E s/(r + ε))) + 2 T u rms(w)/Σlr  for adam, adamw, lion, whose
-//   updates divide by difference over the way Σlr that    the gradient's size: an element whose gradient r is not large
-//   against its error, E s, may go they went                           either way. E is the bound of the norms at the
-//   last step, s the rms of r over the tensor (or the
-//                                       model, if that is more); r and w are those of one rank. For sgd, E and
-//                                       Σlr·norm.
-//   weights, largest                    twice the way that an element can go
+//
+//   losses, relative         2 (√d e(t) + (1 + √(d/n)) u' + √(d/n) q)
+//   gradient norms, relative 2 √d (e(t) + u' + q)
+//   weights, root mean square of the difference
+//   over the way Σlr that they went
+//                            2 rms(min(1, E s/(r + ε))) + 2 T u rms(w)/Σlr  for adam, adamw, lion, whose updates
+//                            divide by the gradient's size: an element whose gradient r is small against its error,
+//                            E s, may go either way. E is the bound of the norms at the last step, s the rms of r
+//                            over the tensor (or the model, if that is more); r and w are those of one rank.
+//                            For sgd, E and Σlr·norm.
+//   weights, largest         twice the way that an element can go
 //
 // Source: Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41 (2019),
 // theorem 2.4; √d by the same argument, for errors of products that follow one another.

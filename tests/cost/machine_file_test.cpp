@@ -165,7 +165,7 @@ TEST_CASE("a computer that nobody measured has the figures of the shipped CPU th
 }
 
 // ---- Bases
-// ----------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a file with a base says only what differs, and half a link or figure is never mixed with another") {
   const tests::TemporaryFolder folder;

@@ -26,7 +26,7 @@ TensorDesc values(DType c, const Shape& shape, Layout layout = Layout::row_major
 Layout packed_for(DType c, Layout layout) { return c == DType::bf16 ? layout : Layout::row_major; }
 
 // ---- Grids
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 Grid crossed(const Sizes& a, const Sizes& b) {
   Grid out;
@@ -95,7 +95,7 @@ Grid images(Effort effort) {
 }
 
 // ---- Signatures
-// ----------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 
 Signature linear(DType c, const Sizes& s) {
   return {Op::linear,

@@ -3,11 +3,11 @@
 // (with `accumulate` read too); bytes in elements: ids · dim + rows · dim.
 //
 //   sort     a radix sort of 8 bits a pass: blocks count the digits of their tile, then each places its tile behind
-//   what tiles before it
-//            have. Two passes up to 65,535 rows, three beyond: 40 bytes an id, some microseconds for 65,536 ids.
+//            those before it.
+//            Two passes up to 65,535 rows, three beyond: 40 bytes an id, some microseconds for 65,536 ids.
 //   short    a warp for each row of the table looks up its places; most rows have none, and become 0
-//   long     rows with more than 32 places, as the commonest words have: a block whose warps sum consecutive parts of
-//   them, joined in order
+//   long     rows with more than 32 places, as the most common words have: a block whose warps sum consecutive parts
+//            of them, joined in order
 //
 // Which block takes which long row is not fixed; what it computes is.
 #include <algorithm>
