@@ -68,7 +68,7 @@ std::vector<int> ranks_of(const std::string& list) {
 // ---- Progress
 // ---------------------------------------------------------------------------------------------------------------------
 
-// One line on a terminal that is written over; nothing where stderr is none.
+// One line on a terminal that is overwritten; nothing if stderr is not a terminal.
 class Line {
  public:
   Line(std::size_t total) : total_(total), shown_(::isatty(STDERR_FILENO) == 1) {}

@@ -73,7 +73,7 @@ void flush_results() {
   throw IoError("writing the result to stdout failed");
 }
 
-// Descriptor 1 becomes one that cannot be written: a result that nobody can get is an error.
+// Descriptor 1 becomes one that cannot be written: a result that cannot be delivered is an error.
 void guard_streams() {
   for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) [[maybe_unused]]

@@ -120,7 +120,7 @@ int score_rows(const Arguments& arguments) {
   if (const std::optional<int> code = run_as_ranks(arguments, Reads::weights)) return *code;
   OwnRank own = join_ranks(arguments, Reads::weights);
   LoadedJob& loaded = own.loaded;
-  // Of a model folder or a checkpoint nobody has asked for what the job says.
+  // The job of a model folder or a checkpoint is made up: the user did not ask for what it says.
   const Setting* compute = loaded.setting("precision.compute");
   const bool asked = compute != nullptr && (compute->from == Setting::From::command_line ||
                                             (compute->from == Setting::From::file && !arguments.is_made_up()));

@@ -20,7 +20,7 @@ using tokenizer::EncodeOptions;
 using tokenizer::TextTokenizer;
 using tokenizer::Tokens;
 
-// One line on a terminal that is written over; nothing where stderr is none.
+// One line on a terminal that is overwritten; nothing if stderr is not a terminal.
 class StatusLine {
  public:
   ~StatusLine() {

@@ -132,7 +132,7 @@ class Masker {
     for (const std::string& prompt : prompts)
       if (const std::size_t at = bytes.find(prompt, turn.begin); at != std::string_view::npos && at <= data)
         return at + prompt.size();
-    // The same but for white space around it.
+    // The same, except for white space around it.
     for (const std::string& prompt : prompts) {
       const Kept words = stripped(prompt, true, true);
       const std::string_view wanted = std::string_view(prompt).substr(words.begin, words.end - words.begin);

@@ -83,7 +83,7 @@ bool is_python_space(char32_t character) {
 Kept stripped(std::string_view text, bool left, bool right, const std::string* strip) {
   const auto goes = [&](std::size_t begin, std::size_t end) {
     if (strip != nullptr) {
-      // Whole characters: UTF-8 finds a character nowhere but where it is.
+      // Whole characters: a search in UTF-8 never matches inside of a character.
       return strip->find(text.substr(begin, end - begin)) != std::string::npos;
     }
     std::size_t at = begin;

@@ -1,4 +1,4 @@
-// XXH3-128, compiled in from the header.
+// Checksums by XXH3-128, compiled in from the library's header.
 #include "engine/checkpoint/checksum.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Names to steps and back.
+// How names of checkpoint directories become steps, and steps names.
 #include "engine/checkpoint/layout.h"
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// Ranges as blocks.
+// Coverage and overlap of ranges, as questions about rectangular blocks.
 #include "engine/checkpoint/range.h"
 
 #include <algorithm>

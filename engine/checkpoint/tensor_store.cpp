@@ -1,4 +1,4 @@
-// Tensors put together from pieces.
+// How a flat range of a tensor is read from the pieces that hold it.
 #include "engine/checkpoint/tensor_store.h"
 
 #include <algorithm>

@@ -36,7 +36,7 @@ double score_time(const DeviceModel& device, double flops, double d, bool backwa
   // The benchmark that states the share has waves too, of which the last is not full.
   const double units = std::max(1, device.units), full = kStatedTiles / units / std::ceil(kStatedTiles / units);
   const double whole = full * products * kStated / (unit * reached(device, backward));
-  // Never slower than the file's share says for products alone.
+  // Never slower than the file's share says for the products by themselves.
   const double rest = std::max(whole - exponentials, 0.5 * whole);
   return rest * d / kStated + std::min(exponentials, 0.5 * whole);
 }

@@ -129,7 +129,7 @@ Estimate gpu_product(const DeviceModel& device, const Product& product) {
       2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
   const double compute = std::max(kChoice * fastest(machine, product), flops / (rate * kBestShape / 1e6));
   const double memory = kFill_us + (product.operand_bytes + product.result_bytes) / bandwidth;
-  // One wave or less hangs on the choice of the tile; many waves on the clock alone.
+  // With one wave or less the choice of the tile decides; with many waves only the clock.
   const double tiles = static_cast<double>(ceil_div(product.m, 128) * ceil_div(product.n, 128)) / units;
   const double spread =
       std::hypot(0.05 + 0.12 / (1 + tiles), spread_of(device, compute >= memory ? "matmul" : "memory"));

@@ -1,5 +1,5 @@
-// A hardware file: laid over its base, held against the table of fields, then against the rules that compare two of its
-// values.
+// A hardware file: laid over its base, checked against the table of fields, then against the rules that compare
+// two of its values.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -291,7 +291,7 @@ MachineModel builtin_cpu(const CpuFacts& facts) {
   if (facts.arithmetic != 1)
     machine.description += fmt::format(", with {:.0f}% of its arithmetic", 100 * facts.arithmetic);
   for (auto& [dtype, peak] : device.peak) peak = {peak.value * cores * facts.arithmetic, std::max(peak.spread, 0.3)};
-  // A core alone comes to some 15 GB/s, a socket of eight channels to some 200.
+  // One core reaches about 15 GB/s, a socket of eight channels about 200.
   device.memory_bandwidth = {std::min(device.memory_bandwidth.value * cores, 200e9), 0.5};
   device.units = facts.cores;
   device.memory_bytes = facts.memory_bytes;

@@ -117,7 +117,7 @@ class Play {
     return cpu_ && stream == Stream::copy ? kCompute : static_cast<std::size_t>(stream);
   }
 
-  // With the norm, or where there is none with the scalars, the update begins.
+  // The update begins with the norm or, if there is none, with the scalars.
   static std::int32_t first_of_update(const Program& program) {
     const auto first = std::find_if(program.instructions.begin(), program.instructions.end(), [](const Issued& issued) {
       return issued.why.phase == Provenance::Phase::norm || issued.why.phase == Provenance::Phase::update;

@@ -1,4 +1,4 @@
-// What a plan's instructions take alone, by the cost model; the play itself is play.cpp.
+// How long each instruction of a plan takes by itself, by the cost model; play.cpp plays them together.
 #include "engine/cost/predict.h"
 
 #include <algorithm>

@@ -158,7 +158,7 @@ class Profiling {
     }
   }
 
-  // The input whose memory an output takes, since nobody reads it later; kNone: there is none.
+  // The input whose memory an output reuses, since no later node reads it; kNone: there is none.
   ValueId taken_over(const Node& node, int output, std::int32_t at, const std::vector<std::int32_t>& last) const {
     for (const auto& [in, out] : definition(node.op).in_place) {
       if (out != output || in >= static_cast<int>(node.inputs.size())) continue;

@@ -70,7 +70,7 @@ class Enumeration {
   }
 
  private:
-  // Every mesh but for its data axes, those with few stages first.
+  // Every mesh without its data axes, those with few stages first.
   std::vector<Candidate> meshes() {
     std::vector<Candidate> meshes;
     for (int context : contexts()) {

@@ -92,7 +92,7 @@ Work of_cast(const Signature& s) {
                                            : "cast_bf16");
 }
 
-// The elements between `first` and `last` alone.
+// Only the elements between `first` and `last`.
 Work of_sum_squares(const Signature& s) {
   const std::int64_t all = shape(s, 0).elements();
   const std::int64_t first = std::clamp<std::int64_t>(integer(s, "first"), 0, all),

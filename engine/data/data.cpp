@@ -64,7 +64,7 @@ class Part final : public Dataset {
   std::int64_t first_, count_;
 };
 
-// The training part of n things: the first ⌊n·(1 − fraction)⌋, but for rounding of the product.
+// The training part of n things: the first ⌊n·(1 − fraction)⌋, apart from rounding of the product.
 std::int64_t training_part(std::int64_t n, double fraction) {
   return static_cast<std::int64_t>(std::floor(static_cast<double>(n) * (1.0 - fraction) + 1e-6));
 }

@@ -1,4 +1,4 @@
-// Files of data.
+// How a data file is read: small files are kept in memory, larger ones are read by offset.
 #include "engine/data/data_file.h"
 
 #include <algorithm>

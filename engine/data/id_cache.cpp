@@ -301,7 +301,7 @@ std::shared_ptr<const TokenStream> cached_ids(const std::string& folder, const H
   make_cache(folder);
   const Descriptor locked = lock(folder + "/tokens/" + key.str() + ".lock", say);
   if (auto found = open_cached(path, key, limit, {})) return found;  // made while this process waited
-  // Under the lock the name is nobody else's; what a killed process left there is written over.
+  // Under the lock no other process uses the name; what a killed process left there is overwritten.
   IdWriter writer(path + (locked ? ".tmp" : fmt::format(".{}.tmp", ::getpid())), key, limit);
   const auto write = [&](auto&& part) {
     try {

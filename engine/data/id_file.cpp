@@ -1,4 +1,4 @@
-// Headers of files of ids.
+// How the headers of id files (.npy, llm.c) are recognised and checked.
 #include "engine/data/id_file.h"
 
 #include <algorithm>

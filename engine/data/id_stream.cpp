@@ -1,4 +1,4 @@
-// Ids, read and checked.
+// How ids are read across files and checked against the vocabulary.
 #include "engine/data/id_stream.h"
 
 #include <algorithm>

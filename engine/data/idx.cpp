@@ -1,4 +1,4 @@
-// IDX files.
+// How IDX headers are checked and samples are read.
 #include "engine/data/idx.h"
 
 #include <algorithm>

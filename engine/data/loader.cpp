@@ -1,4 +1,4 @@
-// The loader's thread.
+// How the loader's thread prepares the next batch while the step runs.
 #include "engine/data/loader.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The order of samples.
+// The order in which training asks for samples.
 #include <algorithm>
 
 #include "engine/core/check.h"

@@ -1,4 +1,4 @@
-// CSV.
+// How CSV files are parsed into rows.
 #include "engine/data/table.h"
 
 #include <algorithm>

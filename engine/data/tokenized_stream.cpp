@@ -1,4 +1,4 @@
-// Text under a tokenizer.json.
+// A stream of the ids of text under a tokenizer.json.
 #include <algorithm>
 #include <atomic>
 #include <exception>

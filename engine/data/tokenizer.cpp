@@ -1,4 +1,4 @@
-// Tokenizers.
+// The tokenizers for bytes, characters and tokenizer.json, and how each is saved as JSON.
 #include "engine/data/tokenizer.h"
 
 #include <algorithm>

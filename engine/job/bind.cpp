@@ -72,7 +72,7 @@ std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagno
   return here;
 }
 
-/// Makes the folder's params settings of the job, but for those that the job replaces.
+/// Makes the folder's params settings of the job, except those that the job replaces.
 void add_params(Values& v, const ModelFolder& folder, ModelJob& model) {
   std::vector<std::string>& order = v.checked().order;
   auto at = std::ranges::find_if(order, [](const std::string& path) { return path == "model.init_from"; });

@@ -105,7 +105,7 @@ void find_keys(const std::vector<FieldDef>& fields, std::string_view name, const
   }
 }
 
-/// The one key of jobs that is called so; empty where there is none or more than one.
+/// The only key of jobs with this name; empty if there is none or more than one.
 std::string key_of_job(std::string_view name) {
   std::set<std::string> paths;
   find_keys(job_fields(), name, "", paths);

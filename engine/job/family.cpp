@@ -1,5 +1,5 @@
 // config.json is read as YAML, of which JSON is a part: that gives each key its line. First its keys are flattened
-// (`rope_scaling.factor`), then held against the family's lists, then the family's expressions are evaluated with them.
+// (`rope_scaling.factor`), then checked against the family's lists; then its expressions are evaluated with them.
 #include "engine/job/family.h"
 
 #include <fmt/format.h>

@@ -26,7 +26,7 @@ bool is_on_gpus(const std::vector<std::string>& overrides) {
   return gpus;
 }
 
-/// The last value that the overrides give a key; `otherwise` where there is none.
+/// The last value that the overrides give a key; `otherwise` if there is none.
 std::string overridden(const std::vector<std::string>& overrides, const std::string& path, std::string otherwise) {
   for (const std::string& text : overrides)
     if (text.starts_with(path + "=")) otherwise = text.substr(path.size() + 1);

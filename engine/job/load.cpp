@@ -1,4 +1,4 @@
-// The way of a job: the file's tree, the overrides laid over it, the table of fields, the rules, the typed Job.
+// How a job is loaded: the file's tree, the overrides laid over it, the table of fields, the rules, the typed Job.
 #include <algorithm>
 #include <filesystem>
 

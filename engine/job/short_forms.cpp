@@ -7,7 +7,7 @@
 namespace trainer {
 namespace {
 
-/// Whether `node` is of the type of `form`, be its value right or wrong: the message about a wrong one then names the
+/// Whether `node` is of the type of `form`, even if its value is wrong: the message about a wrong one then names the
 /// key that was meant.
 bool is_of_type(const Form& form, const yaml::Node& node) {
   switch (form.kind) {

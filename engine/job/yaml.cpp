@@ -266,7 +266,7 @@ Diagnostic Node::at(std::string path, std::string message, std::string allowed) 
   diagnostic.column = column;
   if (source == nullptr) return diagnostic;
   diagnostic.file = source->name;
-  // A line that does not fit a terminal helps nobody.
+  // A line that does not fit a terminal is no help.
   std::string text = line > 0 ? source->line(line) : source->text;
   if (text.size() <= 200) diagnostic.source = std::move(text);
   return diagnostic;

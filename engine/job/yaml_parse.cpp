@@ -71,7 +71,7 @@ class Places {
   std::vector<std::uint32_t> continuations_;  ///< continuation bytes before each byte
 };
 
-/// The length of the UTF-8 code point at `at` and its value; length 0 where there is none.
+/// The length of the UTF-8 code point at `at` and its value; length 0 if there is none.
 std::pair<std::size_t, std::uint32_t> code_point(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const unsigned first = byte(at);

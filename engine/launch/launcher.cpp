@@ -1,4 +1,4 @@
-// Each source is read alone, then all are compared value by value.
+// Each source is read separately, then all are compared value by value.
 #include "engine/launch/launcher.h"
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ struct Value {
   std::string str() const { return variable + "=" + std::to_string(number); }
 };
 
-// What one source says. A source without rank and size is none.
+// What one source says. A source without rank and size does not count.
 struct Source {
   std::string name;
   bool starts_mpi = false;

@@ -1,4 +1,4 @@
-// Ranks speak at once, so a connection that has not in 5 s is closed.
+// Ranks send their hello at once, so a connection that has sent none within 5 s is closed.
 #include "engine/launch/newcomers.h"
 
 #include <algorithm>

@@ -157,7 +157,7 @@ class Gathering {
     for (auto& member : members_) watch(member);
   }
 
-  // A member that ends, or says more than it should, is none.
+  // A connection that ends, or says more than it should, is not a member any more.
   void watch(std::optional<Member>& member) {
     if (!member) return;
     char byte = 0;
@@ -298,7 +298,7 @@ class Joining {
     return take(std::move(socket), *welcome, address);
   }
 
-  // Rank 0 answers a hello at once, so whoever listens there and does not is not rank 0.
+  // Rank 0 answers a hello at once, so a listener that does not answer is not rank 0.
   bool is_accepted_at(const Descriptor& socket, const Address& address) {
     std::string answer(kAcceptedBytes, '\0');
     const std::int64_t until = std::min(deadline_, now_ms() + kAcceptMs);

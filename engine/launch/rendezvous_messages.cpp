@@ -1,4 +1,4 @@
-// Fields are put behind each other and taken off in the same order.
+// Fields are written one after the other and read in the same order.
 #include "engine/launch/rendezvous_messages.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A curve of block characters.
+// How a curve is drawn with block characters.
 #include "engine/monitor/curve.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Opening files of monitors.
+// How monitors open and append to their files.
 #include "engine/monitor/output.h"
 
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 // Event files of TensorBoard, written by hand: they are TFRecords of small protobuf messages.
 //   record   u64 length, u32 masked crc32c of the length, the message, u32 masked crc32c of it; little-endian
 //   Event    1 wall_time double, 2 step int64, and one of 3 file_version string, 5 summary Summary, 7 session_log
-//   SessionLog Summary  repeated 1 value Value;  Value  1 tag string, 2 simple_value float;  SessionLog  1 status (1:
-//   start)
+//            SessionLog
+//   Summary  repeated 1 value Value;  Value  1 tag string, 2 simple_value float;  SessionLog  1 status (1: start)
 // Source: tensorflow's record_writer.cc, event.proto and summary.proto.
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // gelu, relu, silu, tanh, sigmoid, softcap: elementwise functions of one input. The gradients of gelu and silu read x,
-// those of the others y, so that of x and y one alone is saved.
+// those of the others y, so that only one of x and y is saved.
 #include "engine/ops/common.h"
 
 namespace trainer::define {

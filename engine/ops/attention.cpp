@@ -40,7 +40,7 @@ HeadDims head_dims_of(std::span<const TensorDesc> in, std::int64_t heads, std::i
   return {dim / heads, values / kv_heads};
 }
 
-/// Scale, softcap and window, where they are not as usual. A window that no query of `seq` leaves is none.
+/// Scale, softcap and window, if they are not the defaults. A window as long as `seq` counts as none.
 void set_scores(Attributes& attributes, const Attributes& given, std::int64_t seq) {
   const std::int64_t window = given.integer("window");
   if (window > 0 && !given.flag("causal")) mistake("a window needs `causal: true`", "window");

@@ -1,4 +1,4 @@
-// Helpers of the declarations.
+// Helpers that the declarations of ops share.
 #include "engine/ops/common.h"
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// cross_entropy, mse, and what is counted for them. A loss is a sum (f64) and a count; counts depend on targets alone,
+// cross_entropy, mse, and what is counted for them. A loss is a sum (f64) and a count; counts depend only on targets,
 // and so are known before the step. Backward starts from the seed, loss_scale / count, which the gradient reads.
 //
 // Where the classes are cut over ranks, cross-entropy is three nodes: `cross_entropy_stats` of a rank's logits, an

@@ -1,4 +1,4 @@
-// mean: the average over one dim, which the output has not: over a sequence [batch, seq, dim], or with flattened pixels
+// mean: the average over one dim, which it removes: over a sequence [batch, seq, dim], or with flattened pixels
 // [n, channels, h · w] the global average pool.
 #include "engine/ops/common.h"
 

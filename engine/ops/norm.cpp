@@ -1,6 +1,6 @@
 // layer_norm, rms_norm: over the last dim. Mean and reciprocal deviation are saved, in f32, a value a row. Fusion
 // (engine/transform/fuse.h) gives them a `residual` that is added before the norm, or to the gradient; it comes after
-// differentiation. With a frozen weight the gradient op gives dx alone (`weight: false`).
+// differentiation. With a frozen weight the gradient op gives only dx (`weight: false`).
 #include "engine/ops/common.h"
 
 namespace trainer::define {

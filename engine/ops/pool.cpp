@@ -26,7 +26,7 @@ Inference infer_pool(const Attributes& given, std::span<const TensorDesc> inputs
   return inference;
 }
 
-/// Images and channels are pooled alone.
+/// Each image and channel is pooled separately.
 Placed shard_pool(const Graph&, const Node& node, Placing in) {
   if (in[0].is_shard() && in[0].dim < 2) return all(node, in[0]);
   return {};

@@ -1,4 +1,4 @@
-// The ops of a step around the graph but for the optimizers (optimizer.cpp): no model names them, and only `cast`
+// The ops of a step around the graph, without the optimizers (optimizer.cpp): no model names them, and only `cast`
 // stands in graphs.
 #include "engine/ops/common.h"
 

@@ -207,7 +207,7 @@ class CpuExecutor final : public Executor {
     if (failed_.load(std::memory_order_acquire)) throw AbortedError("this rank's communication failed");
   }
 
-  // This rank's own computation failed: let nobody wait for it.
+  // This rank's own computation failed: no other rank may wait for it.
   [[noreturn]] void abandon(const std::exception_ptr& why) {
     std::string reason = "a rank failed";
     try {

@@ -31,7 +31,7 @@ using kernels::cuda::check;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kStagedBytes = std::int64_t{4} << 20;
-// A graph has a node for every launch, some kilobytes each on the host: a longer program is issued anew each time.
+// A graph has a node for every launch, some kilobytes each on the host: a longer program is issued again each time.
 constexpr std::int64_t kMostCaptured = 4'000'000;
 
 std::vector<StreamSchedule> schedules_of(const Role& role) {
@@ -266,7 +266,7 @@ class CudaExecutor final : public Executor {
     return program == nullptr ? "" : where(*program);
   }
 
-  // Where this rank fails of itself, nobody may wait for it.
+  // If this rank itself fails, no other rank may wait for it.
   template <typename Run>
   void guarded(Run&& run) {
     try {

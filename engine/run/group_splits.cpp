@@ -1,4 +1,4 @@
-// Groups are told apart by what they come to on this mesh: axes of length 1 and lists of all stages say nothing.
+// Two groups are the same if they have the same ranks here: axes of length 1 and lists of all stages are ignored.
 #include "engine/run/group_splits.h"
 
 #include <algorithm>

@@ -86,7 +86,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, Merges merges, const BpeOptions& options)
   before_space_.erase(std::unique(before_space_.begin(), before_space_.end()), before_space_.end());
 }
 
-// The first part of the text that is encoded alone.
+// The first part of the text that is encoded by itself.
 std::string_view Bpe::head_of(std::string_view text) const {
   for (std::size_t at = 1; (at = text.find('\xE2', at)) != std::string_view::npos; ++at) {
     if (text.substr(at, 3) != kSpaceMark) continue;

@@ -128,7 +128,7 @@ Match gpt2(std::string_view all, std::size_t at) {
 }
 
 // (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-// Qwen 2 has \p{N} for \p{N}{1,3}; Qwen 3.5 has marks among the letters besides.
+// Qwen 2 has \p{N} for \p{N}{1,3}; Qwen 3.5 also has marks among the letters.
 template <int most_digits, CategorySet letters>
 Match llama3(std::string_view all, std::size_t at) {
   const Text text(all);

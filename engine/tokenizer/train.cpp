@@ -57,7 +57,7 @@ class Learner {
     queue_noted();
   }
 
-  /// The next pair to merge, most frequent first; false: there is none of at least `least`.
+  /// The next pair to merge, most frequent first; false: none occurs at least `least` times.
   bool next(std::int64_t least, Candidate& top) {
     while (!heap_.empty()) {
       std::pop_heap(heap_.begin(), heap_.end());

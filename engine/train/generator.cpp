@@ -27,7 +27,7 @@ bool less_likely(const Scored& a, const Scored& b) {
   return a.first != b.first ? a.first < b.first : a.second > b.second;
 }
 
-/// Classes from the likeliest down, as far as one asks.
+/// Classes in order of probability, as many as the caller asks for.
 class Likeliest {
  public:
   explicit Likeliest(std::span<const float> logits) {

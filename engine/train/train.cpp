@@ -1,4 +1,4 @@
-// The loop of one rank, and what rank 0 does besides: tell monitors, decide on signals, commit checkpoints.
+// The loop of one rank, and what rank 0 also does: tell monitors, decide on signals, commit checkpoints.
 #include "engine/train/train.h"
 
 #include <fmt/format.h>

@@ -134,7 +134,7 @@ std::vector<std::string> own_names(const checkpoint::TensorStore& tensors, const
   return names;
 }
 
-// Every state is expected, but for the strategy's: another strategy has others.
+// Every state is expected, except the strategy's: another strategy has others.
 void expect_states(Loading& loading, const checkpoint::TensorStore& tensors, const Unit& unit) {
   for (const UnitTensor& tensor : unit.tensors)
     for (const Slot& slot : unit.slots) {

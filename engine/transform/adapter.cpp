@@ -1,4 +1,4 @@
-// Targets are found first, and everything that could be wrong with them; then the nodes are written anew in one pass.
+// Targets are found first, and everything that could be wrong with them; then the nodes are rewritten in one pass.
 #include "engine/transform/adapter.h"
 
 #include <fmt/format.h>

@@ -216,7 +216,7 @@ class Distribution {
       if (pieces % n != 0) refuse_uneven(graph_, node, axis, what, pieces, pieces);
   }
 
-  // Whoever reads the graph's outputs finds the values where they are now, and whole but for the batch.
+  // Readers of the graph's outputs find the values where they are now, and whole except for the batch.
   void settle_outputs() {
     for (ValueId* output : {&graph_.logits, &graph_.loss.scores}) {
       if (*output == kNone) continue;

@@ -64,7 +64,7 @@ DType NodeMaker::compute_of(const std::string& node) const {
   return reading_.options.compute;
 }
 
-/// Floats of another dtype are read in the node's compute dtype, but for the target of a loss.
+/// Floats of another dtype are read in the node's compute dtype, except for the target of a loss.
 bool NodeMaker::needs_cast(const OpDef& def, const std::vector<ValueId>& data, std::size_t index, DType compute) const {
   const Value& value = reading_.graph.value(data[index]);
   return is_floating(value.dtype()) && value.dtype() != compute && !(def.loss && index > 0);

@@ -37,7 +37,7 @@ class GraphReader {
       read_inputs(reading_, file_);
       read_nodes();
       read_outputs();
-      // What nobody found may be what nothing seems to read.
+      // A name that was not found may be the use that a value seems to lack.
       if (!names_.report_missing()) check_used();
     }
     mistakes_.raise();
@@ -256,7 +256,7 @@ class GraphReader {
     return true;
   }
 
-  /// Values of the node's inputs; nothing after a mistake, be it here or in what it reads.
+  /// Values of the node's inputs; nothing after a mistake, here or in what it reads.
   std::optional<std::vector<ValueId>> read_operands(const yaml::Node& node, const OpDef& def, const Scope& scope,
                                                     EntryId previous, const std::string& path) {
     const yaml::Node* input = node.find("input");

@@ -67,7 +67,7 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
       return muon_orthogonalize_workspace(s, context_);
     case Op::top_k_compress:
       return top_k_workspace(s, context_);
-    // On GPUs alone.
+    // Only on GPUs.
     case Op::sum_leading:
     case Op::bias_grad:
     case Op::cross_entropy_count:

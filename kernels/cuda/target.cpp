@@ -143,7 +143,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
       return top_k_workspace(s);
     case Op::muon_orthogonalize:
       return MuonWorkspace(muon_matrices_of(s), product_workspace(capability)).end;
-    // On CPUs alone: here one thread or block makes each output whole.
+    // Only on CPUs: here one thread or block computes each output completely.
     case Op::conv2d:
     case Op::conv2d_grad_input:
     case Op::conv1d:

@@ -1,4 +1,4 @@
-// Local SGD: every rank trains alone for a round of steps, then all average their parameters and optimizer states.
+// Local SGD: every rank trains by itself for a round of steps, then all average their parameters and optimizer states.
 // Sources: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; McMahan et al.,
 // "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017. With an outer optimizer:
 // Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, algorithm 1 (states stay

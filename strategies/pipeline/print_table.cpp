@@ -68,7 +68,7 @@ Cut cut(const Table& table, std::size_t width) {
   return {shown - shown / 2, shown / 2};
 }
 
-// Letters alone where labels would leave no more than the first and the last stages' way in and out.
+// Only letters where labels would leave no more than the first and the last stages' way in and out.
 Detail choose_detail(const Simulation& simulation, Detail full, std::size_t width) {
   const Table table = lay_out(simulation, full);
   const Cut shown = cut(table, width);

@@ -38,7 +38,7 @@ double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// Pages as the executor has them. Grows by mapping anew.
+// Pages as the executor has them. Grows by a new mapping.
 class Arena {
  public:
   Arena() = default;

@@ -1,4 +1,4 @@
-// One pass for each fact.
+// How the facts about a cut graph are found: one pass over its nodes for each fact.
 #include "engine/plan/assemble/cut_graph.h"
 
 #include <algorithm>

@@ -261,7 +261,7 @@ class Play {
     return finish(stage);
   }
 
-  // False where something is wrong; a counterpart that is not there yet is none.
+  // False if something is wrong; a counterpart that has not arrived yet is no mistake.
   bool match(std::size_t stage, std::size_t i, const Exchange& mine, std::size_t index) {
     const Part here = part_of(stage, mine, index);
     const std::size_t peer = *here.peer;

@@ -139,7 +139,7 @@ struct Mul {
   }
 };
 
-// `constants` are what a function takes besides the elements.
+// `constants` are what a function takes in addition to the elements.
 template <typename Fn, typename T, typename... Constants>
 void unary_loop(const T* x, T* y, std::int64_t begin, std::int64_t end, Constants... constants) {
   for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {

@@ -154,7 +154,7 @@ __device__ __forceinline__ Softmax softmax_of(const T* row, int columns) {
   return all;
 }
 
-/// What a row's target is, with a report where it is none of the classes.
+/// What a row's target is, with a report if it is not a class.
 struct Target {
   int id;
   bool counts, wrong;

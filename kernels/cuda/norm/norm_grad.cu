@@ -259,7 +259,7 @@ auto kernel_of(int vecs) {
                      : norm_grad<T, 4, Frozen>;
 }
 
-/// What is asked for besides dx.
+/// What is asked for in addition to dx.
 struct Wanted {
   bool weight, bias, accumulate;
 };
