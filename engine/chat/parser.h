@@ -1,5 +1,5 @@
 // Templates as trees: the statements and expressions of Jinja 3.1 that chat templates use. What is left out
-// (inheritance, imports, extensions but loop controls and `generation`) is an error that names it.
+// (inheritance, imports, extensions other than loop controls and `generation`) is an error that names it.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
 // Values of a template's expressions, as Python has them: what they are, how they compare, and whether they are true.
-// Values are immutable but for namespaces; lists and dicts are shared, not copied.
+// Values are immutable, except namespaces; lists and dicts are shared, not copied.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Fit: whether a job fits into the memory of its devices, what it lacks, and which changes would mend that. What cannot
+// Fit: whether a job fits into the memory of its devices, what it lacks, and which changes would fix that. What cannot
 // fit by its states alone is refused before anything is planned; a plan that does not fit says what takes its memory.
 #pragma once
 

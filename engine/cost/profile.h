@@ -1,6 +1,6 @@
 // Profile: what one micro-batch of a model costs on a rank, piece by piece. A piece is a run of nodes that a pipeline
-// does not cut: an outermost block, or what lies between two. Read off the very graph that a plan is made of, by the
-// very times of instructions; a search adds pieces up where planning every candidate would take too long.
+// does not cut: an outermost block, or what lies between two. Read off the same graph that a plan is made of, by the
+// same times of instructions; a search adds pieces up where planning every candidate would take too long.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Work: what the time of a kernel depends on, read off its signature: a class of work, its dtype, a few sizes, and an
-// amount. Whoever measures kernels and whoever predicts them name them by this one function, so a measured rate is
+// amount. Measurement and prediction of kernels both name them by this one function, so a measured rate is
 // looked up as it was written down.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Amounts of memory as files write them: an integer of bytes, or a number with a binary unit ("80GiB", "1.5 TiB"). GB,
-// which data sheets round to as they like, is none of them.
+// which data sheets round to as they like, is not accepted.
 #pragma once
 
 #include <cstdint>

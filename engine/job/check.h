@@ -1,4 +1,4 @@
-// Holds a tree against the table of fields: every mistake is collected, every value that is right (or a default) is
+// Checks a tree against the table of fields: every mistake is collected, every value that is right (or a default) is
 // noted with its key path. What is left for others: rules that compare two values (rules.cpp), and typed access
 // (bind.cpp).
 #pragma once

@@ -1,4 +1,4 @@
-// The tree of a YAML file: what jobs, graph files and hardware files are read from. An own tree over yaml-cpp's
+// The tree of a YAML file: what jobs, graph files and hardware files are read from. Our own tree over yaml-cpp's
 // events, since a mistake must name file, line and column, and a hostile file must cost an error and no more.
 // Scalars follow YAML 1.2's core schema (`no` is a string, `1e-4` a number); `_` may group the digits of a number
 // (100_000_000). Invariants: one document, UTF-8, at most 1 MiB, depth at most 50, at most 50 aliases and 100,000

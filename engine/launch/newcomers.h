@@ -1,5 +1,5 @@
 // Newcomers: connections to a port that anyone may reach, until each has said who it is. All are heard at once, so that
-// those that say nothing hold up nobody; their number is bounded, and who has been silent longest makes room. What
+// those that say nothing delay no one; their number is bounded, and the one silent for longest makes room. What
 // rank 0 listens with in a rendezvous.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Output: a file that monitors append to. Makes the folders above it; every write is one call of the system, so that a
-// killed run leaves whole records but for the last.
+// killed run leaves whole records, except perhaps the last.
 #pragma once
 
 #include <cstdint>

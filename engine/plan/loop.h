@@ -1,6 +1,6 @@
 // Loops: what the passes over a loop of a program do. A program with a loop lists a step of few micro-batches; a pass
-// more is the same instructions for later micro-batches, in the next parts of rings. Whoever shows every instruction
-// asks for the unrolled form; whoever plans, proves, predicts or runs works on the list, whose length does not depend
+// more is the same instructions for later micro-batches, in the next parts of rings. Code that shows every instruction
+// uses the unrolled form; code that plans, proves, predicts or runs works on the list, whose length does not depend
 // on the number of micro-batches.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Everything of GPUs that the engine asks for, as one table of functions in a shared library of its own,
-// libtrainer_cuda.so beside the command. It is opened when a job or a command needs a GPU, and never else: loading
+// libtrainer_cuda.so beside the command. It is opened only when a job or a command needs a GPU: loading
 // cuBLASLt, cuDNN and NCCL takes 200 MB and many times as long as planning. So the same command plans where there is no
 // CUDA.
 //

@@ -1,6 +1,6 @@
 // Places: where a run of a program is. A run issues the program's list, and its loop once for each pass; a place is an
 // instruction of the list in one of those passes. Its number is the index that the instruction has in the program
-// written out (plan/loop.h), so whoever reports a run and whoever shows the written-out plan speak of the same.
+// written out (plan/loop.h), so reports of a run and a printed, written-out plan use the same numbers.
 #pragma once
 
 #include <cstdint>

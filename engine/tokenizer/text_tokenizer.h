@@ -1,5 +1,5 @@
 // TextTokenizer: a tokenizer.json at work. Its ids are those of Hugging Face's `tokenizers` 0.23.3, always; so is the
-// text it decodes to. Truncation and padding, which the file may ask for, are left to whoever makes samples.
+// text it decodes to. Truncation and padding, which the file may ask for, are left to the code that makes samples.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Weights: the parameters and optimizer states that a rank holds, by their global names: as they start, are loaded and
-// saved. Which elements those are says engine/plan/pieces.h; whoever saved them, by whatever strategy, they are found
+// saved. engine/plan/pieces.h says which elements those are; whatever strategy saved them, they are found
 // by name and element.
 #pragma once
 

@@ -1,5 +1,5 @@
 // A part of verification (verify.h): the induction over a loop. A program is proved as it is listed, with one pass over
-// its loop. If the pass leaves everything as it found it, but for what lies in rings, which has moved on by a pass,
+// its loop. If the pass leaves everything as it found it, except what lies in rings, which has advanced by a pass,
 // then so does each further pass, and what follows the loop finds what it would have found after the first.
 #pragma once
 

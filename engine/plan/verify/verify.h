@@ -1,4 +1,4 @@
-// Verification: proof, on every plan, that it computes what it says on every rank. Order and memory are worked out anew
+// Verification: proof, on every plan, that it computes what it says on every rank. Order and memory are recomputed
 // from the plan as it stands; nothing of the planner's own reasoning is used.
 #pragma once
 

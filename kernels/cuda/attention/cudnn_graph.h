@@ -1,6 +1,6 @@
 // Graphs of cuDNN's backend interface (cuDNN 9, "Graph API"): tensors and operations put together, and the plan that
 // the library's heuristics choose for them. What each descriptor's attributes mean is in cudnn_graph.h of the Toolkit.
-// All errors are GraphError: whoever asks for a graph has another way.
+// All errors are GraphError: every caller has another way to compute.
 #pragma once
 
 #include <cudnn.h>
