@@ -2,10 +2,10 @@
 // read them (kernels/compression.h) and the tests. Every part begins at a multiple of 64 bytes, so that chunks can be
 // cut and joined by collectives; padding is zeros.
 //
-//   int8   a chunk of n elements: codes i8 [n], padding, scales f32 [⌈n / 256⌉] (one for each block of 256 elements,
-//   the last
-//          block of a chunk may be short), padding. A buffer of k chunks holds k slices of n elements each, one after
-//          the other.
+//   int8   a chunk of n elements: codes i8 [n], padding, scales f32 [⌈n / 256⌉], padding. A scale is for a block of
+//          256 elements; the last block of a chunk may be shorter. A buffer of k chunks holds k slices of n elements
+//          each, one after the other.
+//
 //   top k  indices i32 [k], ascending, padding, values f32 [k], padding.
 #pragma once
 

@@ -8,8 +8,8 @@
 // `original_max_position_embeddings`:
 //
 //   linear    f_j / s
-//   dynamic   a sequence of n > m = max_position_embeddings: theta · (s n/m − (s − 1))^(dims/(dims−2)) in place of
-//   theta llama3    wavelengths λ = 2π/f_j above L/low_freq_factor: f_j / s; below L/high_freq_factor: f_j; between:
+//   dynamic   a sequence of n > m = max_position_embeddings: its theta is theta · (s n/m − (s − 1))^(dims/(dims−2))
+//   llama3    wavelengths λ = 2π/f_j above L/low_freq_factor: f_j / s; below L/high_freq_factor: f_j; between:
 //             f_j · ((1−r)/s + r), r = (L/λ − low_freq_factor) / (high_freq_factor − low_freq_factor)
 //   yarn      f_j · (r/s + 1−r), r rising from 0 to 1 over pairs j from c(beta_fast), rounded down, to c(beta_slow),
 //             rounded up (not rounded unless `truncate`); c(β) = dims ln(L/(2πβ)) / (2 ln theta), between 0 and dims−1.

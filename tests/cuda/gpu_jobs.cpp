@@ -6,7 +6,8 @@
 
 namespace trainer::tests {
 
-GpuJob gpu_job(const TinyJobs& jobs, const std::string& name, const std::string& run, Overrides overrides, int ranks) {
+GpuJob gpu_job(const TinyJobs& jobs, const std::string& name, const std::string& run, Overrides overrides, int ranks,
+               Purpose purpose) {
   overrides.insert(overrides.begin(), {"cluster={hardware: h100-sxm, devices_per_node: " + std::to_string(ranks) + "}",
                                        "strategy=ddp", "train.batch.micro=2", "train.steps=20"});
   LoadedJob loaded = jobs.load(name, run, overrides);
@@ -14,7 +15,7 @@ GpuJob gpu_job(const TinyJobs& jobs, const std::string& name, const std::string&
   const cost::MachineModel machine = *resolve_cluster(loaded, folder);
   const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
   CompiledJob compiled =
-      compile(loaded, {&target, machine.usable_bytes(), 1, nullptr, ranks, machine.usable_bytes()}, Purpose::train);
+      compile(loaded, {&target, machine.usable_bytes(), 1, nullptr, ranks, machine.usable_bytes()}, purpose);
   return {std::move(loaded), std::move(compiled)};
 }
 

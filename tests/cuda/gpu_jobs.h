@@ -14,6 +14,6 @@ struct GpuJob {
 
 /// The job `name` for so many H100s of a node.
 GpuJob gpu_job(const TinyJobs& jobs, const std::string& name, const std::string& run, Overrides overrides = {},
-               int ranks = 1);
+               int ranks = 1, Purpose purpose = Purpose::train);
 
 }  // namespace trainer::tests

@@ -146,3 +146,23 @@ TEST_CASE("the device counts what was planned, within 2%") {
   CHECK(static_cast<double>(executor->counted_bytes()) >= planned);
   CHECK(static_cast<double>(executor->counted_bytes()) <= 1.02 * planned);
 }
+
+TEST_CASE("a GPU generates the ids that the CPU does, a token at a time and beyond the sequence") {
+  for (const std::string name : {"gpt2", "llama"}) {
+    CAPTURE(name);
+    const std::string checkpoint = on_cpu(name).report.checkpoint;
+    const SampleOptions options{.prompt = "1 2 3 1 2", .num_tokens = 12, .drawing = {.temperature = 0}};
+    const auto ids_of = [&](const LoadedJob& loaded, const CompiledJob& plan) {
+      return sample(loaded, std::span(&plan, 1), checkpoint, options, [](const std::string&) {}).ids;
+    };
+    const LoadedJob on_processor = jobs().load(name, "cpu", kPlain);
+    const std::vector<std::int32_t> wanted = ids_of(on_processor, tests::compiled(on_processor, Purpose::sample));
+    REQUIRE(wanted.size() == 17);
+    for (std::uint64_t order : {0, 1}) {
+      const tests::GpuJob job = tests::gpu_job(jobs(), name, "gpu", {"checkpoint.resume=none"}, 1, Purpose::sample);
+      kernels::test::set_order(order);
+      CHECK(ids_of(job.loaded, job.compiled) == wanted);
+      kernels::test::set_order(0);
+    }
+  }
+}
