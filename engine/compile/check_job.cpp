@@ -113,9 +113,7 @@ class ModelCheck {
     BuildOptions options = build_options(job_, 1, BuildOptions::Mode::train);
     options.any_fields = options.any_fields || given.any_fields;
     if (given.any_fields) options.field_shapes.clear();
-    if (options.seq) options.seq = given.seq_len;
-    for (auto& [name, shape] : options.field_shapes)
-      if (shape.rank() == 1) shape = {given.seq_len};
+    set_length(options, given.seq_len);
     try {
       const Graph graph = read_graph(tree_, given.with, options);
       std::vector<Diagnostic> wrong = vocabulary(graph, given);

@@ -146,19 +146,30 @@ class Compilation {
     const Graph& any() const { return train ? *train : evaluate ? *evaluate : *sample; }
   };
 
-  // Of `tokens` new tokens of a sequence of the job's length, or of all of it.
-  Graph read_file(BuildOptions options, std::optional<std::int64_t> tokens) const {
-    Graph whole = read_graph(tree_, job_.model.with, options);
-    if (!tokens) return whole;
-    set_length(options, *tokens);
-    return cached(read_graph(tree_, job_.model.with, options), whole);
+  BuildOptions options_for(const BatchShape& batch, BuildOptions::Mode mode) const {
+    return build_options(job_, batch.micro * mesh_.group_size(kBatchAxes), mode);
   }
 
   // A forward graph, its values laid over the mesh.
-  Graph read(const BatchShape& batch, BuildOptions::Mode mode, Graphs& graphs,
-             std::optional<std::int64_t> tokens = {}) const {
-    const BuildOptions options = build_options(job_, batch.micro * mesh_.group_size(kBatchAxes), mode);
-    Graph graph = read_file(options, tokens);
+  Graph read(const BatchShape& batch, BuildOptions::Mode mode, Graphs& graphs) const {
+    const BuildOptions options = options_for(batch, mode);
+    return laid(read_graph(tree_, job_.model.with, options), options, graphs);
+  }
+
+  // Graphs of the newest token and of a block of a prompt, in a sequence of the job's length.
+  void read_generation(const BatchShape& batch, Graphs& graphs) const {
+    BuildOptions options = options_for(batch, BuildOptions::Mode::sample);
+    const Graph whole = read_graph(tree_, job_.model.with, options);
+    const auto newest = [&](std::int64_t tokens) {
+      set_length(options, tokens);
+      return laid(cached(read_graph(tree_, job_.model.with, options), whole), options, graphs);
+    };
+    graphs.sample = newest(1);
+    if (const std::int64_t block = std::min(kPromptBlock, job_.data.seq_len); block > 1) graphs.prompt = newest(block);
+  }
+
+  Graph laid(Graph graph, const BuildOptions& options, Graphs& graphs) const {
+    const BuildOptions::Mode mode = options.mode;
     raise(freeze(loaded_, graph, mode));
     // What is only read has no master beside the copy that kernels read. (Of an adapter's checkpoint the trained part
     // is told from its base by what the job trains.)
@@ -196,11 +207,7 @@ class Compilation {
     if (purpose_ == Purpose::evaluate || (purpose_ == Purpose::train && job_.eval))
       graphs.evaluate = read(batch, evaluate, graphs);
     if (purpose_ == Purpose::score) graphs.sample = read(batch, score, graphs);
-    if (purpose_ == Purpose::sample) {
-      graphs.sample = read(batch, sample, graphs, 1);
-      if (const std::int64_t block = std::min(kPromptBlock, job_.data.seq_len); block > 1)
-        graphs.prompt = read(batch, sample, graphs, block);
-    }
+    if (purpose_ == Purpose::sample) read_generation(batch, graphs);
     for (std::optional<Graph>* graph : {&graphs.train, &graphs.evaluate, &graphs.sample, &graphs.prompt})
       if (*graph) fuse(**graph, *hardware_.target);
     return graphs;

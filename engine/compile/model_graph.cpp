@@ -58,6 +58,7 @@ BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mod
 }
 
 void set_length(BuildOptions& options, std::int64_t length) {
+  if (options.seq) options.seq = length;
   for (auto& [name, shape] : options.field_shapes)
     if (shape.rank() == 1) shape = {length};
 }

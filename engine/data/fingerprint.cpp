@@ -10,7 +10,7 @@
 #include "engine/core/file.h"
 #include "engine/data/files.h"
 
-// The hash is compiled in: only this file needs it.
+// The hash is compiled in.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -175,18 +175,7 @@ double pair_flops(const Signature& signature, std::size_t q, std::size_t k, std:
 /// Operand k, or qkv, of a signature whose q is operand `q`.
 std::size_t keys_of(const Signature& signature, std::size_t q) { return flag(signature, "packed") ? q : q + 1; }
 
-/// Heads of a rank that has a part of them. `q` is the index of q, or packed qkv, among the inputs.
-std::function<void(const Graph&, const Node&, Attributes&)> heads_of_rank(std::size_t q) {
-  return [q](const Graph& graph, const Node& node, Attributes& attributes) {
-    std::int64_t ranks = 1;
-    for (const Cut& cut : graph.value(node.inputs[q]).spec.cuts())
-      if (cut.as.is_shard(2)) ranks *= graph.mesh.size(cut.axis);
-    if (ranks == 1) return;
-    for (const char* name : {"heads", "kv_heads"}) attributes.set(name, attributes.integer(name) / ranks);
-  };
-}
-
-/// Position of a rank's first query, where queries are cut along the sequence. `q` as above.
+/// Position of a rank's first query, where queries are cut along the sequence. `q` as of heads_of_rank.
 std::function<Affine(const Graph&, const Node&)> first_query(std::size_t q) {
   return [q](const Graph& graph, const Node& node) { return origin(graph.value(node.inputs[q]).spec, 1, graph.mesh); };
 }

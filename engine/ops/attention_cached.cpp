@@ -13,14 +13,6 @@ Placed shard_attention_cached(const Graph&, const Node& node, Placing in) {
   return {};
 }
 
-void heads_of_rank(const Graph& graph, const Node& node, Attributes& attributes) {
-  std::int64_t ranks = 1;
-  for (const Cut& cut : graph.value(node.inputs[0]).spec.cuts())
-    if (cut.as.is_shard(2)) ranks *= graph.mesh.size(cut.axis);
-  if (ranks == 1) return;
-  for (const char* name : {"heads", "kv_heads"}) attributes.set(name, attributes.integer(name) / ranks);
-}
-
 /// Of caches that are full, which is the most.
 double flops_of_full_caches(const Signature& signature) {
   const double tokens = static_cast<double>(signature.operands[0].elements() + signature.operands[6].elements());
@@ -32,7 +24,7 @@ double flops_of_full_caches(const Signature& signature) {
 OpDef attention_cached() {
   OpDef def{.op = Op::attention_cached};
   def.shard = shard_attention_cached;
-  def.localize = heads_of_rank;
+  def.localize = heads_of_rank(0);
   def.flops = flops_of_full_caches;
   return def;
 }

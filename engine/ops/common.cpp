@@ -105,4 +105,14 @@ void localize_once(const Graph&, const Node& node, Attributes& attributes) {
   if (!node.once.empty()) attributes.set("partial", true);
 }
 
+std::function<void(const Graph&, const Node&, Attributes&)> heads_of_rank(std::size_t q) {
+  return [q](const Graph& graph, const Node& node, Attributes& attributes) {
+    std::int64_t ranks = 1;
+    for (const Cut& cut : graph.value(node.inputs[q]).spec.cuts())
+      if (cut.as.is_shard(2)) ranks *= graph.mesh.size(cut.axis);
+    if (ranks == 1) return;
+    for (const char* name : {"heads", "kv_heads"}) attributes.set(name, attributes.integer(name) / ranks);
+  };
+}
+
 }  // namespace trainer::define

@@ -51,6 +51,9 @@ Placed shard_once(const Graph& graph, const Node& node, std::int64_t step);
 Affine origin_once(const Graph& graph, const Node& node);
 void localize_once(const Graph& graph, const Node& node, Attributes& attributes);
 
+/// Heads of attention on a rank that has a part of them. `q` is the index of q, or packed qkv, among the inputs.
+std::function<void(const Graph&, const Node&, Attributes&)> heads_of_rank(std::size_t q);
+
 /// Adds the gradient of a bias alone, for a node whose weight is frozen: dy summed over all dims but `dim` (negative:
 /// from the last).
 void bias_gradient(GradientBuilder& build, const Node& node, ValueId dy, ValueId bias, int dim);

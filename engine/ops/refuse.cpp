@@ -2,20 +2,23 @@
 #include "engine/ops/refuse.h"
 
 #include <algorithm>
-
-#include "engine/core/error.h"
+#include <utility>
 
 namespace trainer {
 
-void refuse(const Graph& graph, const Node& node, Axis axis, const std::string& why) {
+Diagnostic mistake_at(const Node& node, std::string message) {
   Diagnostic mistake;
   mistake.file = node.origin.file;
   mistake.line = node.origin.line;
   mistake.column = node.origin.column;
   mistake.path = node.name;
-  mistake.message = "parallelism along the axis " + std::string(name_of(axis)) + " of " +
-                    std::to_string(graph.mesh.size(axis)) + " ranks: " + why;
-  throw JobError({mistake});
+  mistake.message = std::move(message);
+  return mistake;
+}
+
+void refuse(const Graph& graph, const Node& node, Axis axis, const std::string& why) {
+  throw JobError({mistake_at(node, "parallelism along the axis " + std::string(name_of(axis)) + " of " +
+                                       std::to_string(graph.mesh.size(axis)) + " ranks: " + why)});
 }
 
 void refuse_uneven(const Graph& graph, const Node& node, Axis axis, const std::string& what, std::int64_t pieces,

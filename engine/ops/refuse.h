@@ -3,9 +3,13 @@
 
 #include <string>
 
+#include "engine/core/error.h"
 #include "engine/graph/graph.h"
 
 namespace trainer {
+
+/// A mistake at the node's place in its file.
+Diagnostic mistake_at(const Node& node, std::string message);
 
 /// Throws JobError: along `axis`, and why.
 [[noreturn]] void refuse(const Graph& graph, const Node& node, Axis axis, const std::string& why);

@@ -14,12 +14,6 @@ namespace {
 
 constexpr std::int64_t kFew = 4;  // fewer ids than this are quicker one by one than as a block
 
-/// Tokens whose keys and values the states hold (engine/transform/cached.h).
-std::int64_t room_of(const Role& role) {
-  if (role.states.empty()) throw DataError("generating text needs a model with causal attention");
-  return role.states.front().spec.whole[1];
-}
-
 using Scored = std::pair<float, std::int32_t>;
 
 /// Whether `a` is less likely than `b`.
@@ -48,6 +42,8 @@ class Likeliest {
 
 }  // namespace
 
+std::int64_t room_of(const Role& role) { return role.states.empty() ? 0 : role.states.front().spec.whole[1]; }
+
 Generator::Generator(Executor& executor) : executor_(executor) {
   const Role& role = executor.role();
   prompt_program_ = role.program_index(ProgramKind::prompt);
@@ -56,6 +52,7 @@ Generator::Generator(Executor& executor) : executor_(executor) {
   if (tokens < 0 || role.fields[static_cast<std::size_t>(tokens)].spec.dtype() != DType::i32)
     throw DataError("sampling needs a model that reads tokens");
   room_ = room_of(role);
+  if (room_ == 0) throw DataError("generating text needs a model with causal attention");
   block_ = role.fields[static_cast<std::size_t>(tokens)].spec.whole.elements();
   tokens_.resize(static_cast<std::size_t>(block_));
   const Field& scores = role.fields[static_cast<std::size_t>(logits)];

@@ -10,6 +10,9 @@
 
 namespace trainer {
 
+/// Tokens whose keys and values a plan of Purpose::sample has room for; 0 of a model without causal attention.
+std::int64_t room_of(const Role& role);
+
 class Generator {
  public:
   /// `executor` has a plan of Purpose::sample, its weights loaded, and outlives this. Raises DataError for a model that

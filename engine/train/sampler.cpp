@@ -16,12 +16,9 @@ Sampler::Sampler(const LoadedJob& loaded, std::span<const CompiledJob> plans, co
       weights_(weights),
       communicator_(communicator),
       tell_(tell),
+      room_(room_of(plans.back().plan.roles[0])),
       device_(device_for(loaded.job, communicator, threads_per_rank(1))) {
   open(0);
-  for (const CompiledJob& plan : plans) {
-    if (plan.plan.roles[0].states.empty()) continue;
-    room_ = std::max(room_, plan.plan.roles[0].states.front().spec.whole[1]);
-  }
 }
 
 void Sampler::open(std::size_t plan) {

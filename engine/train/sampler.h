@@ -40,7 +40,8 @@ class Sampler {
   Communicator& communicator_;
   const std::function<void(const std::string&)> tell_;
   std::size_t plan_ = 0;
-  std::int64_t room_ = 0, start_ = 0;  // start_: the first id of the text that counts
+  const std::int64_t room_;
+  std::int64_t start_ = 0;  // the first id of the text that counts
   std::unique_ptr<DeviceBackend> device_;
   std::unique_ptr<Executor> executor_;
   std::optional<Generator> generator_;

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "engine/core/check.h"
-#include "engine/core/error.h"
 #include "engine/core/op_record.h"
 #include "engine/ops/op_def.h"
+#include "engine/ops/refuse.h"
 #include "engine/ops/unpack_attention.h"
 #include "engine/transform/prune.h"
 
@@ -17,13 +17,7 @@ namespace {
 std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 [[noreturn]] void fail(const Node& node, const std::string& why) {
-  Diagnostic mistake;
-  mistake.file = node.origin.file;
-  mistake.line = node.origin.line;
-  mistake.column = node.origin.column;
-  mistake.path = node.name;
-  mistake.message = "text cannot be generated token by token: " + why;
-  throw JobError({mistake});
+  throw JobError({mistake_at(node, "text cannot be generated token by token: " + why)});
 }
 
 bool is_causal(const Node& node) { return node.op == Op::attention && flag(node, "causal"); }

@@ -21,12 +21,13 @@ std::int64_t run_of(const TensorDesc& tensor, const Facts& facts) {
   return bytes;
 }
 
-// Operands that a kernel of a graph's op reads, or changes in place. The others are its outputs.
-std::size_t inputs_of(const Signature& signature) {
-  std::size_t count = 0;
-  for (const OperandPlace& place : operand_places(signature))
-    if (place.def->role != OperandDef::Role::output) count += static_cast<std::size_t>(place.count);
-  return count;
+// How many operands a kernel of a graph's op reads, or changes in place. The others are its outputs, which come last:
+// the first of them is written, or added to.
+std::size_t inputs_of(const Launch& launch, Op op) {
+  const auto is_output = [&](const Operand& operand) {
+    return access_of(operand) == Access::write || (access_of(operand) == Access::update && record(op).adds());
+  };
+  return static_cast<std::size_t>(std::ranges::find_if(launch.operands, is_output) - launch.operands.begin());
 }
 
 }  // namespace
@@ -76,7 +77,7 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
   std::vector<Facts>&inputs = inputs_, &outputs = outputs_;
   inputs.clear();
   outputs.clear();
-  const std::size_t num_inputs = inputs_of(signature);
+  const std::size_t num_inputs = inputs_of(launch, signature.op);
   for (const Operand& operand : std::span(launch.operands).first(num_inputs)) {
     const TensorDesc& tensor = signature.operands[inputs.size()];
     const Facts& facts = inputs.emplace_back(uniform(region_of(operand)));

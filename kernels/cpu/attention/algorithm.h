@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
+#include "engine/core/rope.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/runtime/isa.h"
 #include "kernels/kernel.h"
@@ -28,6 +30,9 @@ AttentionAlgorithm attention_algorithm(Isa isa, bool bf16);
 /// The algorithm on tiles with tiles emulated in memory, for tests on machines without them: between the portable
 /// vectors, or those of avx512_bf16.
 AttentionAlgorithm emulated_attention_algorithm(Isa vectors);
+
+/// Rows of AttentionSizes::rotation, of positions from `first` on, as many as `table` holds.
+void turn_table(const RopeFrequencies& rope, std::int64_t first, std::span<float> table);
 
 /// How the forward pass is cut over threads: on how many, and where part `part` of `parts` begins in the list of query
 /// blocks, each weighed by the blocks of keys it sees.

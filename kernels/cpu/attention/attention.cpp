@@ -68,16 +68,8 @@ RopeFrequencies take_rope(const Signature& s, AttentionSizes& sizes) {
 
 /// The table AttentionSizes::rotation speaks of; empty without RoPE.
 std::vector<float> rotation_table(const RopeFrequencies& rope, const AttentionSizes& sizes) {
-  const std::int64_t half = static_cast<std::int64_t>(rope.angles.size());
   std::vector<float> table(static_cast<std::size_t>(sizes.keys * rope.dims()));
-  for (std::int64_t j = 0; j < half; ++j) {
-    const double frequency = rope.angles[static_cast<std::size_t>(j)];
-    for (std::int64_t i = 0; i < sizes.keys; ++i) {
-      float* row = table.data() + i * rope.dims();
-      row[j] = static_cast<float>(rope.factor * std::cos(static_cast<double>(i) * frequency));
-      row[half + j] = static_cast<float>(rope.factor * std::sin(static_cast<double>(i) * frequency));
-    }
-  }
+  turn_table(rope, 0, table);
   return table;
 }
 
@@ -163,6 +155,20 @@ const std::int32_t* lengths_of(const AttentionSizes& s, const Call& call, int in
   const auto* lengths = operand<std::int32_t>(call, index);
   check_lengths({lengths, static_cast<std::size_t>(s.batch)}, s.keys);
   return lengths;
+}
+
+void turn_table(const RopeFrequencies& rope, std::int64_t first, std::span<float> table) {
+  const auto half = static_cast<std::int64_t>(rope.angles.size());
+  const std::int64_t rows = half == 0 ? 0 : static_cast<std::int64_t>(table.size()) / (2 * half);
+  for (std::int64_t j = 0; j < half; ++j) {
+    const double frequency = rope.angles[static_cast<std::size_t>(j)];
+    for (std::int64_t i = 0; i < rows; ++i) {
+      float* const row = table.data() + i * 2 * half;
+      const double angle = static_cast<double>(first + i) * frequency;
+      row[j] = static_cast<float>(rope.factor * std::cos(angle));
+      row[half + j] = static_cast<float>(rope.factor * std::sin(angle));
+    }
+  }
 }
 
 int forward_threads(const AttentionSizes& s, int threads) {

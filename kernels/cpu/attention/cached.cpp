@@ -3,11 +3,9 @@
 #include "kernels/cpu/attention/cached.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "engine/core/op_record.h"
-#include "engine/core/rope.h"
 #include "kernels/attention_cached.h"
 #include "kernels/cpu/attention/algorithm.h"
 #include "kernels/cpu/families.h"
@@ -105,7 +103,7 @@ class CachedAttention {
   void operator()(const Call& call) {
     const std::int64_t position = *operand<std::int32_t>(call, At::position);
     expect_cached_position(a_, position);
-    turn_table(position);
+    turn_table(rope_, position, table_);
     enter(call, position);
     if (a_.tokens == 1)
       attend_one(call, position);
@@ -115,19 +113,6 @@ class CachedAttention {
 
  private:
   char* moved(void* p, std::int64_t elements) const { return static_cast<char*>(p) + elements * size_of(a_.dtype); }
-
-  /// Rows of cosines and sines of the new tokens' positions.
-  void turn_table(std::int64_t position) {
-    const auto half = static_cast<std::int64_t>(rope_.angles.size());
-    for (std::int64_t i = 0; i < (half > 0 ? a_.tokens : 0); ++i) {
-      float* const row = table_.data() + i * 2 * half;
-      for (std::int64_t j = 0; j < half; ++j) {
-        const double angle = static_cast<double>(position + i) * rope_.angles[static_cast<std::size_t>(j)];
-        row[j] = static_cast<float>(rope_.factor * std::cos(angle));
-        row[half + j] = static_cast<float>(rope_.factor * std::sin(angle));
-      }
-    }
-  }
 
   HeadCopy copy_of(std::int64_t heads, std::int64_t dim, bool turns) const {
     HeadCopy copy;
@@ -212,7 +197,7 @@ class CachedAttention {
   const Loops loops_;
   const RopeFrequencies rope_;
   const Workspace workspace_;
-  std::vector<float> table_;  // [tokens][turned]
+  std::vector<float> table_;  // of the new tokens' positions
 };
 
 }  // namespace
