@@ -23,8 +23,7 @@ struct Arguments : JobArguments {
 
 /// How much a conversation may hold: as asked, else as much as the model takes, up to a usual length.
 void set_context(LoadedJob& loaded, std::int64_t asked) {
-  const std::optional<std::int64_t> longest =
-      loaded.job.model.folder ? loaded.job.model.folder->longest : loaded.job.data.seq_len;
+  const std::optional<std::int64_t> longest = longest_text(loaded);
   if (asked > 0 && longest && asked > *longest)
     throw UsageError(fmt::format("--context {}: the model's sequences have at most {} tokens", asked, *longest));
   loaded.job.data.seq_len = asked > 0 ? asked : std::min(kUsualContext, longest.value_or(kUsualContext));

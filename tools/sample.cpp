@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/data/data.h"
 #include "engine/train/train.h"
 #include "tools/command.h"
 #include "tools/model_text.h"
@@ -22,16 +23,14 @@ void fit_length(LoadedJob& loaded, const SampleOptions& options) {
   const Setting* length = loaded.setting("data.seq_len");
   if (length != nullptr && length->from == Setting::From::command_line) return;
   const auto most = static_cast<std::int64_t>(options.prompt.size()) + kSpecialTokens + options.num_tokens;
-  const std::optional<std::int64_t> longest =
-      loaded.job.model.folder ? loaded.job.model.folder->longest : loaded.job.data.seq_len;
-  loaded.job.data.seq_len = std::min(most, longest.value_or(most));
+  loaded.job.data.seq_len = std::min(most, longest_text(loaded).value_or(most));
 }
 
 /// Text of a model folder ends where the folder says.
 std::vector<std::int32_t> usual_stops(const LoadedJob& loaded) {
-  const DataJob& data = loaded.job.data;
-  if (!loaded.job.model.folder || data.format != DataFormat::text || data.tokenizer != Tokenizer::file) return {};
-  return chat::stop_ids_of_folder(loaded.job.model.folder->path, *tokenizer::TextTokenizer::read(data.tokenizer_file));
+  if (!loaded.job.model.folder || !data::is_tokenized(loaded.job.data)) return {};
+  const auto tokenizer = tokenizer::TextTokenizer::read(loaded.job.data.tokenizer_file);
+  return chat::stop_ids_of_folder(loaded.job.model.folder->path, *tokenizer);
 }
 
 int sample_text(const Arguments& arguments) {
@@ -40,8 +39,7 @@ int sample_text(const Arguments& arguments) {
   SampleOptions options = arguments.options;
   options.special = loaded.job.model.folder.has_value();
   if (arguments.is_made_up()) fit_length(loaded, options);
-  if (arguments.stop >= 0) options.stop = {static_cast<std::int32_t>(arguments.stop)};
-  if (arguments.stop < 0) options.stop = usual_stops(loaded);
+  options.stop = arguments.stop < 0 ? usual_stops(loaded) : std::vector{static_cast<std::int32_t>(arguments.stop)};
   const std::vector<CompiledJob> plans = plans_for_text(loaded);
   std::string text;
   const auto emit = [&](const std::string& more) {

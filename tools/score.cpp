@@ -24,15 +24,14 @@ struct Arguments : JobArguments {
 /// Text to ids as the model was trained on them: with the special tokens that its tokenizer adds to a text.
 std::function<std::vector<std::int32_t>(const std::string&)> encoder_of(const LoadedJob& loaded) {
   const DataJob& data = loaded.job.data;
-  const bool of_text = data.format == DataFormat::text;
-  if (of_text && data.tokenizer == Tokenizer::bytes)
+  if (data.format == DataFormat::text && data.tokenizer == Tokenizer::bytes)
     return [](const std::string& text) { return data::BytesTokenizer().encode(text); };
-  const bool of_file = of_text && data.tokenizer == Tokenizer::file;
-  if (!of_file && !loaded.job.model.folder)
+  const std::optional<std::string> path = tokenizer_path(loaded);
+  if (!path)
     throw DataError(
         "rows of text need a model folder with a tokenizer, or a job of `format: text` with `tokenizer: bytes` "
         "or the path of a tokenizer.json; give \"ids\"");
-  const auto tokenizer = tokenizer::TextTokenizer::read(of_file ? data.tokenizer_file : loaded.job.model.folder->path);
+  const auto tokenizer = tokenizer::TextTokenizer::read(*path);
   return [tokenizer](const std::string& text) { return tokenizer->encode(text, {.special = true}).ids; };
 }
 

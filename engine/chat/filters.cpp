@@ -146,6 +146,11 @@ Value date_text(Arguments arguments, const std::tm& now) {
 
 }  // namespace
 
+std::vector<Value> bind_filter(const std::string& filter, Arguments arguments, std::initializer_list<const char*> names,
+                               std::size_t required) {
+  return bind_arguments("the filter " + filter, std::move(arguments), names, required);
+}
+
 Value apply_filter(const std::string& name, const Value& value, Arguments arguments, Budget& budget) {
   Filter filter = text_filter(name);
   if (filter == nullptr) filter = list_filter(name);

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <ctime>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/chat/value.h"
 
@@ -26,6 +28,11 @@ struct Refusal : TemplateError {
 };
 
 using Filter = Value (*)(const Value& value, Arguments arguments, Budget& budget);
+/// bind_arguments of a filter (operators.h).
+std::vector<Value> bind_filter(const std::string& filter, Arguments arguments, std::initializer_list<const char*> names,
+                               std::size_t required = 0);
+/// Whether an argument is neither left out nor none.
+inline bool is_given(const Value& value) { return !value.is_undefined() && !value.is_none(); }
 /// The filters of each file; null if it has none of the name.
 Filter text_filter(std::string_view name);
 Filter list_filter(std::string_view name);

@@ -9,13 +9,6 @@
 namespace trainer::chat {
 namespace {
 
-std::vector<Value> bind(const char* filter, Arguments arguments, std::initializer_list<const char*> names,
-                        std::size_t required = 0) {
-  return bind_arguments(std::string("the filter ") + filter, std::move(arguments), names, required);
-}
-
-bool is_given(const Value& value) { return !value.is_undefined() && !value.is_none(); }
-
 Value generator(std::vector<Value> items) { return make_list(std::move(items), List::Kind::generator); }
 
 /// `a.b.0`: what filters call an attribute is looked up as an item.
@@ -49,7 +42,7 @@ std::vector<Value> sorted(std::vector<Value> items, const std::vector<Value>& ke
 }
 
 Value sort(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("sort", std::move(arguments), {"reverse", "case_sensitive", "attribute"});
+  const auto given = bind_filter("sort", std::move(arguments), {"reverse", "case_sensitive", "attribute"});
   std::vector<Value> items = items_of(value, budget), keys;
   for (const Value& item : items) {
     if (!given[2].text() || given[2].text()->bytes().find(',') == std::string::npos) {
@@ -66,7 +59,7 @@ Value sort(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value dictsort(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("dictsort", std::move(arguments), {"case_sensitive", "by", "reverse"});
+  const auto given = bind_filter("dictsort", std::move(arguments), {"case_sensitive", "by", "reverse"});
   value.require_defined();
   if (!value.dict()) throw TemplateError("the filter dictsort needs a dict, not " + value.type_name());
   const std::string by = given[1].is_undefined() ? "key" : to_text(given[1], budget).bytes();
@@ -80,7 +73,7 @@ Value dictsort(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value unique(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("unique", std::move(arguments), {"case_sensitive", "attribute"});
+  const auto given = bind_filter("unique", std::move(arguments), {"case_sensitive", "attribute"});
   std::vector<Value> out, seen;
   for (const Value& item : items_of(value, budget)) {
     const Value key = sort_key(is_given(given[1]) ? attribute_of(item, given[1], budget) : item, is_true(given[0]));
@@ -93,7 +86,7 @@ Value unique(const Value& value, Arguments arguments, Budget& budget) {
 
 template <bool most>
 Value extreme(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind(most ? "max" : "min", std::move(arguments), {"case_sensitive", "attribute"});
+  const auto given = bind_filter(most ? "max" : "min", std::move(arguments), {"case_sensitive", "attribute"});
   Value best = Value::undefined("the sequence is empty"), best_key;
   bool any = false;
   for (const Value& item : items_of(value, budget)) {
@@ -107,7 +100,7 @@ Value extreme(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value sum(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("sum", std::move(arguments), {"attribute", "start"});
+  const auto given = bind_filter("sum", std::move(arguments), {"attribute", "start"});
   Value total = given[1].is_undefined() ? Value(std::int64_t{0}) : given[1];
   if (total.text()) throw TemplateError("the filter sum is not for texts; use join");
   for (const Value& item : items_of(value, budget))
@@ -117,12 +110,12 @@ Value sum(const Value& value, Arguments arguments, Budget& budget) {
 
 Value default_value(const Value& value, Arguments arguments, Budget&) {
   if (arguments.positional.empty() && arguments.named.empty()) arguments.positional.push_back(Value::text(""));
-  const auto given = bind("default", std::move(arguments), {"default_value", "boolean"});
+  const auto given = bind_filter("default", std::move(arguments), {"default_value", "boolean"});
   return value.is_undefined() || (is_true(given[1]) && !is_true(value)) ? given[0] : value;
 }
 
 Value join(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("join", std::move(arguments), {"d", "attribute"});
+  const auto given = bind_filter("join", std::move(arguments), {"d", "attribute"});
   const Text separator = to_text(given[0], budget);
   Text out;
   bool first = true;
@@ -137,7 +130,7 @@ Value join(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value first(const Value& value, Arguments arguments, Budget& budget) {
-  bind("first", std::move(arguments), {});
+  bind_filter("first", std::move(arguments), {});
   if (List* list = value.list(); list != nullptr && list->kind == List::Kind::generator && !list->items.empty()) {
     Value out = list->items.front();
     budget.spend(list->items.size());
@@ -150,7 +143,7 @@ Value first(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value last(const Value& value, Arguments arguments, Budget& budget) {
-  bind("last", std::move(arguments), {});
+  bind_filter("last", std::move(arguments), {});
   if (value.list() && value.list()->kind == List::Kind::generator)
     throw TemplateError("the filter last needs a list: put `| list` before it");
   if (value.text() && !value.text()->empty()) return item_of(value, Value(std::int64_t{-1}), budget);
@@ -159,24 +152,24 @@ Value last(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value count(const Value& value, Arguments arguments, Budget&) {
-  bind("length", std::move(arguments), {});
+  bind_filter("length", std::move(arguments), {});
   return static_cast<std::int64_t>(length(value));
 }
 
 Value list(const Value& value, Arguments arguments, Budget& budget) {
-  bind("list", std::move(arguments), {});
+  bind_filter("list", std::move(arguments), {});
   return make_list(items_of(value, budget));
 }
 
 Value items(const Value& value, Arguments arguments, Budget& budget) {
-  bind("items", std::move(arguments), {});
+  bind_filter("items", std::move(arguments), {});
   if (value.is_undefined()) return generator({});
   if (!value.dict()) throw TemplateError("the filter items needs a dict, not " + value.type_name());
   return generator(items_of(member_of(value, "items", budget).function()->call({}), budget));
 }
 
 Value reverse(const Value& value, Arguments arguments, Budget& budget) {
-  bind("reverse", std::move(arguments), {});
+  bind_filter("reverse", std::move(arguments), {});
   if (value.text()) return slice_of(value, None{}, None{}, Value(std::int64_t{-1}), budget);
   const bool drained = value.list() && value.list()->kind == List::Kind::generator;
   std::vector<Value> out = items_of(value, budget);
@@ -185,7 +178,7 @@ Value reverse(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value batch(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("batch", std::move(arguments), {"linecount", "fill_with"}, 1);
+  const auto given = bind_filter("batch", std::move(arguments), {"linecount", "fill_with"}, 1);
   if (!given[0].as_integer() || *given[0].as_integer() < 1 || *given[0].as_integer() > 1'000'000)
     throw TemplateError("the filter batch needs a whole number from 1 on");
   const auto size = static_cast<std::size_t>(*given[0].as_integer());
@@ -201,7 +194,7 @@ Value batch(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value attr(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("attr", std::move(arguments), {"name"}, 1);
+  const auto given = bind_filter("attr", std::move(arguments), {"name"}, 1);
   if (!given[0].text()) throw TemplateError("the filter attr needs a name");
   if (value.dict() && value.dict()->find(std::string_view(given[0].text()->bytes())) != nullptr) {
     const Value empty(std::make_shared<Dict>());
@@ -214,7 +207,7 @@ Value map(const Value& value, Arguments arguments, Budget& budget) {
   std::vector<Value> out;
   if (!is_true(value)) return generator({});
   if (arguments.positional.empty()) {
-    const auto given = bind("map", std::move(arguments), {"attribute", "default"}, 1);
+    const auto given = bind_filter("map", std::move(arguments), {"attribute", "default"}, 1);
     for (const Value& item : items_of(value, budget)) {
       Value found = attribute_of(item, given[0], budget);
       out.push_back(found.is_undefined() && is_given(given[1]) ? given[1] : std::move(found));

@@ -13,13 +13,6 @@
 namespace trainer::chat {
 namespace {
 
-std::vector<Value> bind(const char* filter, Arguments arguments, std::initializer_list<const char*> names,
-                        std::size_t required = 0) {
-  return bind_arguments(std::string("the filter ") + filter, std::move(arguments), names, required);
-}
-
-bool is_given(const Value& value) { return !value.is_undefined() && !value.is_none(); }
-
 std::int64_t whole(const char* filter, const Value& value, std::int64_t otherwise) {
   if (!is_given(value)) return otherwise;
   if (!value.as_integer()) throw TemplateError(std::string("the filter ") + filter + " needs a whole number");
@@ -32,47 +25,47 @@ Value call_method(const char* name, const Value& value, Arguments arguments, Bud
 }
 
 Value trim(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("trim", std::move(arguments), {"chars"});
+  const auto given = bind_filter("trim", std::move(arguments), {"chars"});
   return call_method("strip", value, {.positional = {given[0].is_undefined() ? Value(None{}) : given[0]}}, budget);
 }
 
 template <Case wanted>
 Value in_case(const Value& value, Arguments arguments, Budget& budget) {
-  bind("of case", std::move(arguments), {});
+  bind_filter("of case", std::move(arguments), {});
   return with_case(to_text(value, budget), wanted);
 }
 
 Value replace(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("replace", std::move(arguments), {"old", "new", "count"}, 2);
+  const auto given = bind_filter("replace", std::move(arguments), {"old", "new", "count"}, 2);
   Arguments texts{.positional = {to_text(given[0], budget), to_text(given[1], budget)}};
   if (is_given(given[2])) texts.positional.push_back(given[2]);
   return call_method("replace", value, std::move(texts), budget);
 }
 
 Value string(const Value& value, Arguments arguments, Budget& budget) {
-  bind("string", std::move(arguments), {});
+  bind_filter("string", std::move(arguments), {});
   return to_text(value, budget);
 }
 
 Value safe(const Value& value, Arguments arguments, Budget& budget) {
-  bind("safe", std::move(arguments), {});
+  bind_filter("safe", std::move(arguments), {});
   Text text = to_text(value, budget);
   text.html = true;
   return text;
 }
 
 Value escape(const Value& value, Arguments arguments, Budget& budget) {
-  bind("escape", std::move(arguments), {});
+  bind_filter("escape", std::move(arguments), {});
   return escape_html(to_text(value, budget), budget);
 }
 
 Value center(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("center", std::move(arguments), {"width"});
+  const auto given = bind_filter("center", std::move(arguments), {"width"});
   return call_method("center", value, {.positional = {whole("center", given[0], 80)}}, budget);
 }
 
 Value indent(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("indent", std::move(arguments), {"width", "first", "blank"});
+  const auto given = bind_filter("indent", std::move(arguments), {"width", "first", "blank"});
   value.require_defined();
   if (!value.text()) throw TemplateError("the filter indent needs a str, not " + value.type_name());
   if (!given[0].text()) budget.spend(static_cast<std::size_t>(std::max<std::int64_t>(whole("indent", given[0], 4), 0)));
@@ -100,7 +93,7 @@ Value indent(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value truncate(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("truncate", std::move(arguments), {"length", "killwords", "end", "leeway"});
+  const auto given = bind_filter("truncate", std::move(arguments), {"length", "killwords", "end", "leeway"});
   if (!value.text()) throw TemplateError("the filter truncate needs a str, not " + value.type_name());
   const Text& text = *value.text();
   const std::int64_t most = whole("truncate", given[0], 255), leeway = whole("truncate", given[3], 5);
@@ -117,7 +110,7 @@ Value truncate(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value word_count(const Value& value, Arguments arguments, Budget& budget) {
-  bind("wordcount", std::move(arguments), {});
+  bind_filter("wordcount", std::move(arguments), {});
   const Text text = to_text(value, budget);
   std::int64_t words = 0;
   bool within = false;
@@ -155,7 +148,7 @@ std::optional<double> read_real(const std::string& text) {
 }
 
 Value to_integer(const Value& value, Arguments arguments, Budget&) {
-  const auto given = bind("int", std::move(arguments), {"default", "base"});
+  const auto given = bind_filter("int", std::move(arguments), {"default", "base"});
   if (is_given(given[1]) && whole("int", given[1], 10) != 10)
     throw TemplateError("the filter int is supported only for base 10");
   const Value otherwise = given[0].is_undefined() ? Value(std::int64_t{0}) : given[0];
@@ -177,7 +170,7 @@ Value to_integer(const Value& value, Arguments arguments, Budget&) {
 }
 
 Value to_real(const Value& value, Arguments arguments, Budget&) {
-  const auto given = bind("float", std::move(arguments), {"default"});
+  const auto given = bind_filter("float", std::move(arguments), {"default"});
   value.require_defined();
   std::optional<double> real = value.as_real();
   if (value.text()) real = read_real(value.text()->bytes());
@@ -185,7 +178,7 @@ Value to_real(const Value& value, Arguments arguments, Budget&) {
 }
 
 Value round_number(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("round", std::move(arguments), {"precision", "method"});
+  const auto given = bind_filter("round", std::move(arguments), {"precision", "method"});
   value.require_defined();
   if (!value.as_real()) throw TemplateError("the filter round needs a number, not " + value.type_name());
   const std::int64_t digits = whole("round", given[0], 0);
@@ -210,7 +203,7 @@ Value round_number(const Value& value, Arguments arguments, Budget& budget) {
 }
 
 Value absolute(const Value& value, Arguments arguments, Budget&) {
-  bind("abs", std::move(arguments), {});
+  bind_filter("abs", std::move(arguments), {});
   value.require_defined();
   if (value.as_integer()) return *value.as_integer() < 0 ? negated(value) : Value(*value.as_integer());
   if (!value.real()) throw TemplateError("the filter abs needs a number, not " + value.type_name());
@@ -218,7 +211,7 @@ Value absolute(const Value& value, Arguments arguments, Budget&) {
 }
 
 Value tojson(const Value& value, Arguments arguments, Budget& budget) {
-  const auto given = bind("tojson", std::move(arguments), {"ensure_ascii", "indent", "separators", "sort_keys"});
+  const auto given = bind_filter("tojson", std::move(arguments), {"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style{.ascii = is_true(given[0]), .sort_keys = is_true(given[3])};
   if (given[1].text())
     style.indent = given[1].text()->bytes();

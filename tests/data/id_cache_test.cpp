@@ -13,6 +13,7 @@
 #include "engine/core/error.h"
 #include "engine/data/id_cache.h"
 #include "engine/data/token_stream.h"
+#include "tests/data/streams.h"
 #include "tests/temporary.h"
 
 namespace trainer::data {
@@ -25,12 +26,6 @@ using Ids = std::vector<std::int32_t>;
 namespace fs = std::filesystem;
 
 const std::string kTokenizers = std::string(TRAINER_SOURCE_DIR) + "/tests/goldens/tokenizers/";
-
-Ids all_of(const TokenStream& stream) {
-  Ids ids(static_cast<std::size_t>(stream.num_tokens()));
-  stream.read(0, stream.num_tokens(), ids.data());
-  return ids;
-}
 
 std::vector<std::string> names_in(const std::string& folder, const std::string& suffix = "") {
   std::vector<std::string> names;

@@ -9,6 +9,7 @@
 #include "engine/data/data.h"
 #include "engine/data/id_stream.h"
 #include "engine/data/recognise.h"
+#include "tests/data/streams.h"
 #include "tests/temporary.h"
 
 namespace trainer::data {
@@ -19,12 +20,6 @@ using tests::contains;
 using tests::message_of;
 using tests::TemporaryFolder;
 using Ids = std::vector<std::int32_t>;
-
-Ids all_of(const TokenStream& stream) {
-  Ids ids(static_cast<std::size_t>(stream.num_tokens()));
-  stream.read(0, stream.num_tokens(), ids.data());
-  return ids;
-}
 
 std::string flat(const std::vector<std::uint32_t>& ids, std::size_t bytes) {
   std::string text;

@@ -13,6 +13,7 @@
 #include "engine/data/data.h"
 #include "engine/data/files.h"
 #include "engine/data/token_stream.h"
+#include "tests/data/streams.h"
 #include "tests/temporary.h"
 
 namespace trainer::data {
@@ -34,12 +35,6 @@ Window window(const Dataset& dataset, std::int64_t sample) {
                       reinterpret_cast<std::byte*>(window.targets.data())};
   dataset.read(sample, out);
   return window;
-}
-
-Ids all_of(const TokenStream& stream) {
-  Ids ids(static_cast<std::size_t>(stream.num_tokens()));
-  stream.read(0, stream.num_tokens(), ids.data());
-  return ids;
 }
 
 DataJob text_spec(std::vector<std::string> train, trainer::Tokenizer tokenizer, std::int64_t seq_len) {

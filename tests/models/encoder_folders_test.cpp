@@ -16,10 +16,12 @@
 #include "engine/transform/transform.h"
 #include "kernels/cpu/table.h"
 #include "tests/goldens/golden.h"
+#include "tests/models/folder_jobs.h"
 #include "tests/reference/interpreter.h"
 #include "tests/temporary.h"
 
 using namespace trainer;
+using namespace trainer::test;
 using reference::Tensor;
 namespace fs = std::filesystem;
 using Tensors = std::map<std::string, Tensor>;
@@ -28,31 +30,12 @@ namespace {
 
 const std::vector<std::string> kFamilies{"bert_words", "bert_classes", "vit", "whisper"};
 
-std::string golden(const std::string& name) { return goldens::folder() + "/folders/" + name; }
-std::string configs() { return goldens::folder() + "/../../configs"; }
-
-LoadedJob job_of(const std::string& folder, const std::vector<std::string>& overrides = {}) {
-  LoadedJob loaded = load_job(folder, overrides, {.configs_dir = configs()});
-  loaded.job.cluster.devices_per_node = loaded.job.cluster.devices_per_node.value_or(1);
-  return loaded;
-}
-
 /// The golden's tensors whose names begin with `prefix`, without it.
 Tensors part_of(const Tensors& tensors, const std::string& prefix) {
   Tensors part;
   for (const auto& [name, tensor] : tensors)
     if (name.starts_with(prefix)) part[name.substr(prefix.size())] = tensor;
   return part;
-}
-
-Tensor read(const checkpoint::TensorStore& store, const std::string& name) {
-  const checkpoint::TensorInfo* info = store.find(name);
-  REQUIRE_MESSAGE(info != nullptr, name);
-  std::vector<float> values(static_cast<std::size_t>(info->shape.elements()));
-  store.read(name, 0, info->shape.elements(), values.data());
-  Tensor tensor(info->shape);
-  std::copy(values.begin(), values.end(), tensor.data.begin());
-  return tensor;
 }
 
 /// The largest difference, and the largest element of what is expected.
@@ -92,7 +75,7 @@ TEST_CASE("the graph of every family of encoders has transformers' loss, logits 
     reference::Interpreter values(graph);
     for (const ValueId input : graph.inputs) values.set(input, inputs.at(graph.value(input).name));
     for (const Parameter& parameter : graph.parameters)
-      values.set(parameter.value, read(store, graph.value(parameter.value).name));
+      values.set(parameter.value, read_tensor(store, graph.value(parameter.value).name));
     const Tensor& targets = inputs.at("targets");
     const auto counted = static_cast<double>(
         std::count_if(targets.data.begin(), targets.data.end(), [](double target) { return target != -100; }));
@@ -175,7 +158,7 @@ Trained one_step(const std::string& name, const Tensors& inputs, std::vector<std
   CHECK(report.planned_peak_bytes == report.allocated_bytes);
   const auto saved = checkpoint::open_checkpoint(report.checkpoint);
   for (const checkpoint::TensorInfo& info : saved.tensors.tensors())
-    if (info.dtype == DType::f32) step.weights[info.name] = read(saved.tensors, info.name);
+    if (info.dtype == DType::f32) step.weights[info.name] = read_tensor(saved.tensors, info.name);
   return step;
 }
 
@@ -197,7 +180,7 @@ TEST_CASE("a step of every family of encoders on tensors has transformers' loss 
       for (const checkpoint::TensorInfo& info : store.tensors()) {
         CAPTURE(info.name);
         REQUIRE(step.weights.contains(info.name));
-        Tensor update = read(store, info.name);
+        Tensor update = read_tensor(store, info.name);
         for (std::int64_t i = 0; i < update.size(); ++i)
           update.data[static_cast<std::size_t>(i)] -= step.weights.at(info.name)[i];
         if (!gradients.contains(info.name)) {
@@ -235,7 +218,7 @@ TEST_CASE("random weights of a Whisper have the sinusoids that transformers draw
     std::vector<std::string> overrides{"model.weights=random"};
     if (!strategy.empty()) overrides.insert(overrides.end(), {"cluster.devices_per_node=2", "strategy=" + strategy});
     const Trained step = one_step("whisper", inputs, overrides);
-    CHECK(off(step.weights.at(positions), read(store, positions)).most < 1e-6);  // theirs are computed in f32
+    CHECK(off(step.weights.at(positions), read_tensor(store, positions)).most < 1e-6);  // theirs are computed in f32
   }
 }
 
@@ -285,7 +268,7 @@ TEST_CASE("tensors of older files have the names of today, and those of another 
   const auto older = checkpoint::TensorStore::from_folder(folder.path(), model.names);
   REQUIRE(older.tensors().size() == plain.tensors().size());
   for (const checkpoint::TensorInfo& info : plain.tensors())
-    CHECK(read(older, info.name).data == read(plain, info.name).data);
+    CHECK(read_tensor(older, info.name).data == read_tensor(plain, info.name).data);
 }
 
 namespace {
@@ -327,12 +310,7 @@ TEST_CASE("a mistake in an encoder's config.json is told with its key and what i
     REQUIRE_MESSAGE(at != std::string::npos, bad.from);
     folder.write("m/config.json", text.replace(at, bad.from.size(), bad.to));
     fs::copy_file(golden(bad.family) + "/model.safetensors", folder.path("m/model.safetensors"));
-    std::vector<Diagnostic> found;
-    try {
-      load_job(folder.path("m"), {}, {.configs_dir = configs()});
-    } catch (const JobError& error) {
-      found = error.diagnostics();
-    }
+    const std::vector<Diagnostic> found = mistakes_of(folder.path("m"));
     REQUIRE(!found.empty());
     CHECK(found[0].file == folder.path("m/config.json"));
     CHECK(found[0].line > 1);

@@ -40,13 +40,8 @@ void copy_folder(const std::string& name, const std::string& to, const std::stri
 }
 
 Tensor read(const checkpoint::TensorStore& store, const std::string& name, const Shape& shape) {
-  const checkpoint::TensorInfo* info = store.find(name);
-  REQUIRE_MESSAGE(info != nullptr, name);
-  REQUIRE_MESSAGE(info->shape == shape, name);
-  std::vector<float> values(static_cast<std::size_t>(shape.elements()));
-  store.read(name, 0, shape.elements(), values.data());
-  Tensor tensor(shape);
-  std::copy(values.begin(), values.end(), tensor.data.begin());
+  Tensor tensor = read_tensor(store, name);
+  REQUIRE_MESSAGE(tensor.shape == shape, name);
   return tensor;
 }
 
@@ -325,12 +320,7 @@ TEST_CASE("a mistake in config.json is told at its line, with its key and what i
     tests::TemporaryFolder folder;
     copy_folder(bad.family, folder.path("m"));
     const int line = replace(folder.path("m/config.json"), bad.from, bad.to);
-    std::vector<Diagnostic> found;
-    try {
-      load_job(folder.path("m"), {}, {.configs_dir = configs()});
-    } catch (const JobError& error) {
-      found = error.diagnostics();
-    }
+    const std::vector<Diagnostic> found = mistakes_of(folder.path("m"));
     REQUIRE(!found.empty());
     CHECK(found[0].file == folder.path("m/config.json"));
     if (bad.said.empty()) continue;  // no JSON: the parser's words

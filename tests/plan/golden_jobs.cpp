@@ -243,6 +243,12 @@ const std::vector<GoldenJob> kJobs{
 
 const std::vector<GoldenJob>& golden_jobs() { return kJobs; }
 
+GoldenJob longer(GoldenJob job, int samples) {
+  job.overrides.emplace_back("train.batch.micro=1");
+  job.overrides.emplace_back("train.batch.global=" + std::to_string(samples));
+  return job;
+}
+
 CompiledJob golden_compiled(const GoldenJob& job, bool loops) {
   static const FixedCpu fixed_cpu;
   static const kernels::cuda::CudaTarget sm_90(90, 132);

@@ -23,6 +23,9 @@ struct GoldenJob {
 
 const std::vector<GoldenJob>& golden_jobs();
 
+/// The job with micro-batches of one sample, `samples` in a step.
+GoldenJob longer(GoldenJob job, int samples);
+
 /// `loops`: Hardware::loops.
 CompiledJob golden_compiled(const GoldenJob& job, bool loops = true);
 inline Plan golden_plan(const GoldenJob& job) { return golden_compiled(job).plan; }

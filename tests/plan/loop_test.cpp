@@ -19,13 +19,6 @@ using namespace trainer::tests;
 
 namespace {
 
-// Micro-batches of one sample, `samples` in a step.
-GoldenJob longer(GoldenJob job, int samples) {
-  job.overrides.emplace_back("train.batch.micro=1");
-  job.overrides.emplace_back("train.batch.global=" + std::to_string(samples));
-  return job;
-}
-
 std::vector<GoldenJob> training_jobs() {
   std::vector<GoldenJob> jobs;
   for (const GoldenJob& job : golden_jobs())

@@ -22,13 +22,6 @@ namespace {
 
 // ---- Plans ----
 
-// Micro-batches of one sample, `samples` in a step.
-Plan longer(GoldenJob job, int samples) {
-  job.overrides.emplace_back("train.batch.micro=1");
-  job.overrides.emplace_back("train.batch.global=" + std::to_string(samples));
-  return golden_compiled(job).plan;
-}
-
 // The plans of golden jobs whose steps of 256 samples have loops: every strategy, schedule, precision and device.
 struct Looping {
   std::string name;
@@ -39,7 +32,7 @@ const std::vector<Looping>& looping_plans() {
     std::vector<Looping> all;
     for (const GoldenJob& job : golden_jobs()) {
       if (job.purpose != Purpose::train) continue;
-      Plan plan = longer(job, 256);
+      Plan plan = golden_plan(longer(job, 256));
       if (loops(plan)) all.push_back({job.name, std::move(plan)});
     }
     return all;
@@ -215,7 +208,7 @@ TEST_CASE("what is prepared does not grow with the passes of a loop") {
     // A micro-batch fills aligned memory: else each is copied in by itself.
     if (job.model == "gpt2") job.overrides.emplace_back("model.with.context=128");
     job.overrides.emplace_back("data.seq_len=128");
-    const Plan some = longer(job, 512), many = longer(job, 8192);
+    const Plan some = golden_plan(longer(job, 512)), many = golden_plan(longer(job, 8192));
     for (int rank = 0; rank < some.mesh.world_size(); ++rank) {
       CHECK(Prepared(some, rank).size() == Prepared(many, rank).size());
       const auto scheduled = [&](const Plan& plan) {
