@@ -1,0 +1,42 @@
+// Which reader a file takes, by its first bytes.
+#include "engine/data/rows.h"
+
+#include <optional>
+#include <utility>
+
+#include "engine/core/error.h"
+#include "engine/data/recognise.h"
+#include "engine/data/rows/bytes.h"
+#include "engine/data/rows/text_rows.h"
+
+namespace trainer::data {
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr const char* kRead = "rows are read from JSONL and JSON arrays";
+
+// Above the length of any file, and below the number that eight characters are as a length.
+constexpr std::int64_t kAnyLength = std::int64_t{1} << 48;
+
+void refuse_foreign_rows(const std::string& path, std::string_view head) {
+  if (const std::optional<FileKind> kind = recognise(head, kAnyLength))
+    throw DataError(path + ": is " + kind->name + "; " + (kind->advice.empty() ? kRead : kind->advice));
+  if (head.starts_with("\xFF\xFE"sv) || head.starts_with("\xFE\xFF"sv))
+    throw DataError(path + ": is UTF-16 text; save it as UTF-8");
+}
+
+}  // namespace
+
+std::unique_ptr<Rows> open_rows(const std::string& path) {
+  Window window(open_bytes(path));
+  while (window.text().size() < kHeadBytes && window.more()) continue;
+  refuse_foreign_rows(path, window.text().substr(0, kHeadBytes));
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";  // a byte order mark
+  if (window.text().starts_with(kMark)) window.take(kMark.size());
+  const std::size_t first = window.text().find_first_not_of(" \t\r\n");
+  const bool array = first != std::string_view::npos && window.text()[first] == '[';
+  return array ? array_rows(path, std::move(window)) : line_rows(path, std::move(window));
+}
+
+}  // namespace trainer::data

@@ -1,0 +1,55 @@
+// Plain files, and how a window's buffer grows.
+#include "engine/data/rows/bytes.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "engine/data/data_file.h"
+
+namespace trainer::data {
+namespace {
+
+constexpr std::size_t kBlockBytes = std::size_t{1} << 20;  // fits a core's cache
+
+class PlainBytes final : public ByteSource {
+ public:
+  explicit PlainBytes(DataFile file) : file_(std::move(file)) {}
+
+  std::size_t read(char* out, std::size_t bytes) override {
+    const auto count = std::min(static_cast<std::int64_t>(bytes), file_.bytes() - at_);
+    file_.read(at_, out, static_cast<std::size_t>(count));
+    at_ += count;
+    return static_cast<std::size_t>(count);
+  }
+
+  std::int64_t bytes_read() const override { return at_; }
+
+ private:
+  DataFile file_;
+  std::int64_t at_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ByteSource> open_bytes(const std::string& path) { return std::make_unique<PlainBytes>(DataFile(path)); }
+
+bool Window::more() {
+  const std::size_t held = last_ - first_;
+  // A long row fills the buffer again and again: doubling it keeps the pass linear.
+  if (const std::size_t needed = std::max(2 * held, kBlockBytes); size_ < needed) {
+    auto larger = std::make_unique_for_overwrite<char[]>(needed);
+    if (held > 0) std::memcpy(larger.get(), buffer_.get() + first_, held);
+    buffer_ = std::move(larger);
+    size_ = needed;
+  } else if (held > 0) {
+    std::memmove(buffer_.get(), buffer_.get() + first_, held);
+  }
+  first_ = 0;
+  last_ = held;
+  const std::size_t got = source_->read(buffer_.get() + last_, size_ - last_);
+  last_ += got;
+  return got > 0;
+}
+
+}  // namespace trainer::data

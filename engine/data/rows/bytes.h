@@ -1,0 +1,43 @@
+// ByteSource: the bytes of a file from front to back, unpacked where it is packed. Window: the part of them that a
+// reader has in hand; it grows while the reader asks for more, and what was taken makes room again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace trainer::data {
+
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  /// Writes up to `bytes` more bytes to `out`; returns how many: 0 only at the end. REQUIRES: bytes > 0.
+  virtual std::size_t read(char* out, std::size_t bytes) = 0;
+  /// Bytes of the file read so far.
+  virtual std::int64_t bytes_read() const = 0;
+};
+
+/// Raises DataError if there is no such regular file, IoError if it cannot be read.
+std::unique_ptr<ByteSource> open_bytes(const std::string& path);
+
+class Window {
+ public:
+  explicit Window(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {}
+
+  /// The bytes that were read and not taken. Valid until more() is called.
+  std::string_view text() const { return {buffer_.get() + first_, last_ - first_}; }
+  /// Reads more behind the text; false at the end of the source, where the text stays as it is.
+  bool more();
+  /// Drops the first bytes of the text. REQUIRES: it has so many.
+  void take(std::size_t bytes) { first_ += bytes; }
+  std::int64_t bytes_read() const { return source_->bytes_read(); }
+
+ private:
+  std::unique_ptr<ByteSource> source_;
+  std::unique_ptr<char[]> buffer_;
+  std::size_t size_ = 0, first_ = 0, last_ = 0;  // of the buffer; of the text in it
+};
+
+}  // namespace trainer::data
