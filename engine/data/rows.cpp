@@ -7,6 +7,7 @@
 #include "engine/core/error.h"
 #include "engine/data/recognise.h"
 #include "engine/data/rows/bytes.h"
+#include "engine/data/rows/packed.h"
 #include "engine/data/rows/text_rows.h"
 
 namespace trainer::data {
@@ -14,24 +15,29 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr const char* kRead = "rows are read from JSONL and JSON arrays";
+constexpr const char* kRead = "rows are read from JSONL and JSON arrays, which gzip or zstd may have packed";
 
 // Above the length of any file, and below the number that eight characters are as a length.
 constexpr std::int64_t kAnyLength = std::int64_t{1} << 48;
 
-void refuse_foreign_rows(const std::string& path, std::string_view head) {
+// Of a packed file, `head` is that of its contents.
+void refuse_foreign_rows(const std::string& path, std::string_view head, bool packed) {
   if (const std::optional<FileKind> kind = recognise(head, kAnyLength))
-    throw DataError(path + ": is " + kind->name + "; " + (kind->advice.empty() ? kRead : kind->advice));
+    throw DataError(path + (packed ? ": has packed " : ": is ") + kind->name + "; " +
+                    (kind->advice.empty() ? kRead : kind->advice));
   if (head.starts_with("\xFF\xFE"sv) || head.starts_with("\xFE\xFF"sv))
-    throw DataError(path + ": is UTF-16 text; save it as UTF-8");
+    throw DataError(path + (packed ? ": has packed" : ": is") + " UTF-16 text; save it as UTF-8");
 }
 
 }  // namespace
 
 std::unique_ptr<Rows> open_rows(const std::string& path) {
-  Window window(open_bytes(path));
+  DataFile file(path);
+  const std::string head = file.head(4);
+  const bool packed = is_packed_by_gzip(head) || is_packed_by_zstd(head);
+  Window window(open_bytes(std::move(file)));
   while (window.text().size() < kHeadBytes && window.more()) continue;
-  refuse_foreign_rows(path, window.text().substr(0, kHeadBytes));
+  refuse_foreign_rows(path, window.text().substr(0, kHeadBytes), packed);
   constexpr std::string_view kMark = "\xEF\xBB\xBF";  // a byte order mark
   if (window.text().starts_with(kMark)) window.take(kMark.size());
   const std::size_t first = window.text().find_first_not_of(" \t\r\n");

@@ -2,7 +2,9 @@
 // The format is recognised by content, not by name:
 //   JSONL        an object on each line; UTF-8, with or without a byte order mark, LF or CRLF
 //   JSON array   [{…}, {…}]
-// Memory is bounded by a block of the file and a row, whatever the file's length.
+//   gzip, zstd   of one of these; several members or frames are one text
+// Memory is bounded by a block of the file, a row, and zstd's window (zstd's default is 8 MiB), whatever the file's
+// length.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,7 @@ class Rows {
   virtual bool next(std::string& row) = 0;
   /// Where the last row is: "path:12" (a line) of JSONL, "path: row 12" of an array. Both count from 1.
   virtual std::string place() const = 0;
-  /// Bytes of the file read so far, for progress; at the end all of them.
+  /// Bytes of the file read so far (packed ones, of a packed file), for progress; at the end all of them.
   virtual std::int64_t bytes_read() const = 0;
 };
 

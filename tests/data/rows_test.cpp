@@ -7,42 +7,23 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/error.h"
+#include "tests/data/read_rows.h"
 #include "tests/temporary.h"
 
 namespace trainer::data {
 namespace {
 
 using tests::contains;
-using tests::message_of;
+using tests::mistake_of_rows;
+using tests::read_rows;
 using tests::TemporaryFolder;
 using Strings = std::vector<std::string>;
-
-struct Read {
-  Strings rows, places;
-  std::int64_t bytes = 0;
-};
-
-Read read_all(const std::string& path) {
-  const auto rows = open_rows(path);
-  Read read;
-  for (std::string row; rows->next(row);) {
-    read.rows.push_back(row);
-    read.places.push_back(rows->place());
-  }
-  read.bytes = rows->bytes_read();
-  return read;
-}
-
-std::string mistake(const std::string& path) {
-  return message_of<DataError>([&] { read_all(path); });
-}
 
 TEST_CASE("rows of JSONL are its lines, without blank ones, a byte order mark and line ends") {
   TemporaryFolder folder;
   const std::string text = "\xEF\xBB\xBF{\"a\": 1}\r\n\r\n  {\"a\": \"\\n\"} \t\n \n{\"a\": [{}]}";
   const std::string path = folder.write("a.jsonl", text);
-  const Read read = read_all(path);
+  const auto read = read_rows(path);
   CHECK(read.rows == Strings{"{\"a\": 1}", "{\"a\": \"\\n\"}", "{\"a\": [{}]}"});
   CHECK(read.places == Strings{path + ":1", path + ":3", path + ":5"});
   CHECK(read.bytes == static_cast<std::int64_t>(text.size()));
@@ -51,7 +32,7 @@ TEST_CASE("rows of JSONL are its lines, without blank ones, a byte order mark an
 TEST_CASE("a file without rows has none") {
   TemporaryFolder folder;
   for (const char* text : {"", "\n", " \r\n\t", "\xEF\xBB\xBF", "[]", " [ \n] \n"})
-    CHECK(read_all(folder.write("a", text)).rows.empty());
+    CHECK(read_rows(folder.write("a", text)).rows.empty());
 }
 
 TEST_CASE("rows are whole wherever blocks end") {
@@ -64,22 +45,22 @@ TEST_CASE("rows are whole wherever blocks end") {
     lines += rows.back() + "\n";
     array += (i > 0 ? ",\n" : "") + rows.back();
   }
-  CHECK(read_all(folder.write("a.jsonl", lines)).rows == rows);
-  CHECK(read_all(folder.write("a.json", array + "]\n")).rows == rows);
+  CHECK(read_rows(folder.write("a.jsonl", lines)).rows == rows);
+  CHECK(read_rows(folder.write("a.json", array + "]\n")).rows == rows);
 }
 
 TEST_CASE("rows of a JSON array are its objects") {
   TemporaryFolder folder;
   const std::string path =
       folder.write("a.json", "\xEF\xBB\xBF\n[ {\"a\": \"]}\\\"\"}\n,{\n\"b\": [{\"c\": {}}]\n} ]\n");
-  const Read read = read_all(path);
+  const auto read = read_rows(path);
   CHECK(read.rows == Strings{"{\"a\": \"]}\\\"\"}", "{\n\"b\": [{\"c\": {}}]\n}"});
   CHECK(read.places == Strings{path + ": row 1", path + ": row 2"});
 }
 
 TEST_CASE("what is wrong with rows of text is told with the line or row") {
   TemporaryFolder folder;
-  const auto lines = [&](const std::string& text) { return mistake(folder.write("a.jsonl", text)); };
+  const auto lines = [&](const std::string& text) { return mistake_of_rows(folder.write("a.jsonl", text)); };
   const std::string path = folder.path("a.jsonl");
   CHECK(lines("{}\nplain text\n") ==
         path + ":2: each line of JSONL is a JSON object, and this one begins with \"plain text\"");
@@ -100,27 +81,20 @@ TEST_CASE("what is wrong with rows of text is told with the line or row") {
 TEST_CASE("files of other kinds are refused by their names") {
   TemporaryFolder folder;
   const std::string path = folder.path("a.jsonl");
-  CHECK(contains(mistake(folder.write("a.jsonl", std::string("\xFD\x37zXZ\0", 6) + "x")),
+  CHECK(contains(mistake_of_rows(folder.write("a.jsonl", std::string("\xFD\x37zXZ\0", 6) + "x")),
                  path + ": is an xz file; unpack it"));
-  CHECK(contains(mistake(folder.write("a.jsonl", std::string("\xFF\xFE{\0}\0", 6))), path + ": is UTF-16 text"));
-  CHECK(contains(mistake(folder.write("a.jsonl", std::string("\x89HDF\r\n\x1A\n") + "x")), "rows are read from JSONL"));
-  CHECK(contains(mistake(folder.path("none")), "no such file"));
-  CHECK(contains(mistake(folder.path()), "is a directory"));
+  CHECK(
+      contains(mistake_of_rows(folder.write("a.jsonl", std::string("\xFF\xFE{\0}\0", 6))), path + ": is UTF-16 text"));
+  CHECK(contains(mistake_of_rows(folder.write("a.jsonl", std::string("\x89HDF\r\n\x1A\n") + "x")),
+                 "rows are read from JSONL"));
+  CHECK(contains(mistake_of_rows(folder.path("none")), "no such file"));
+  CHECK(contains(mistake_of_rows(folder.path()), "is a directory"));
 }
 
 TEST_CASE("no text of rows looks like a file of another kind") {
   TemporaryFolder folder;
-  CHECK(read_all(folder.write("a", "{\"a\":1}\n{\"b\":2}\n")).rows == Strings{"{\"a\":1}", "{\"b\":2}"});
-  CHECK(read_all(folder.write("a", "        {\"b\":2}")).rows == Strings{"{\"b\":2}"});
-}
-
-TEST_CASE("a row longer than 64 MiB is refused, and one of 64 MiB is read") {
-  TemporaryFolder folder;
-  const std::string row = "{\"t\":\"" + std::string(kMostRowBytes - 8, 'x') + "\"}";
-  CHECK(read_all(folder.write("a", row + "\n{}")).rows == Strings{row, "{}"});
-  CHECK(read_all(folder.write("a", "[" + row + "]")).rows == Strings{row});
-  CHECK(mistake(folder.write("a", "{}\n " + row)) == folder.path("a") + ":2: is longer than 64 MiB");
-  CHECK(mistake(folder.write("a", "[{}, {" + row)) == folder.path("a") + ": row 2: is longer than 64 MiB");
+  CHECK(read_rows(folder.write("a", "{\"a\":1}\n{\"b\":2}\n")).rows == Strings{"{\"a\":1}", "{\"b\":2}"});
+  CHECK(read_rows(folder.write("a", "        {\"b\":2}")).rows == Strings{"{\"b\":2}"});
 }
 
 }  // namespace

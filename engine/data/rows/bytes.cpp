@@ -1,11 +1,12 @@
-// Plain files, and how a window's buffer grows.
+// Plain files, which reader a packed one takes, and how a window's buffer grows.
 #include "engine/data/rows/bytes.h"
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 
-#include "engine/data/data_file.h"
+#include "engine/data/rows/packed.h"
 
 namespace trainer::data {
 namespace {
@@ -32,7 +33,12 @@ class PlainBytes final : public ByteSource {
 
 }  // namespace
 
-std::unique_ptr<ByteSource> open_bytes(const std::string& path) { return std::make_unique<PlainBytes>(DataFile(path)); }
+std::unique_ptr<ByteSource> open_bytes(DataFile file) {
+  const std::string head = file.head(4);
+  if (is_packed_by_gzip(head)) return gzip_bytes(std::move(file));
+  if (is_packed_by_zstd(head)) return zstd_bytes(std::move(file));
+  return std::make_unique<PlainBytes>(std::move(file));
+}
 
 bool Window::more() {
   const std::size_t held = last_ - first_;

@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
+#include <utility>
+
+#include "engine/data/data_file.h"
 
 namespace trainer::data {
 
@@ -19,8 +21,8 @@ class ByteSource {
   virtual std::int64_t bytes_read() const = 0;
 };
 
-/// Raises DataError if there is no such regular file, IoError if it cannot be read.
-std::unique_ptr<ByteSource> open_bytes(const std::string& path);
+/// The contents of `file`, unpacked if it begins as gzip or zstd.
+std::unique_ptr<ByteSource> open_bytes(DataFile file);
 
 class Window {
  public:
