@@ -41,7 +41,9 @@ bool is_gzip(std::string_view head) {
   return flags < 0x20 && (extra == 0 || extra == 2 || extra == 4) && (system <= 13 || system == 255);
 }
 
-bool is_bzip2(std::string_view head) { return head.starts_with("BZh") && head.substr(4).starts_with("1AY&SY"); }
+bool is_bzip2(std::string_view head) {
+  return head.size() > 4 && head.starts_with("BZh") && head.substr(4).starts_with("1AY&SY");
+}
 
 // A frame of protocol 4 or 5: its length is that of the file, but for what a pickle of large arrays has behind it.
 bool is_pickle(std::string_view head, std::int64_t bytes) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/core/error.h"
+#include "engine/data/parquet/parquet_rows.h"
 #include "engine/data/recognise.h"
 #include "engine/data/rows/bytes.h"
 #include "engine/data/rows/packed.h"
@@ -15,7 +16,8 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr const char* kRead = "rows are read from JSONL and JSON arrays, which gzip or zstd may have packed";
+constexpr const char* kRead =
+    "rows are read from JSONL and JSON arrays, which gzip or zstd may have packed, and Parquet";
 
 // Above the length of any file, and below the number that eight characters are as a length.
 constexpr std::int64_t kAnyLength = std::int64_t{1} << 48;
@@ -31,9 +33,10 @@ void refuse_foreign_rows(const std::string& path, std::string_view head, bool pa
 
 }  // namespace
 
-std::unique_ptr<Rows> open_rows(const std::string& path) {
+std::unique_ptr<Rows> open_rows(const std::string& path, const std::vector<std::string>& columns) {
   DataFile file(path);
   const std::string head = file.head(4);
+  if (head == "PAR1" || head == "PARE") return parquet::parquet_rows(std::move(file), columns);
   const bool packed = is_packed_by_gzip(head) || is_packed_by_zstd(head);
   Window window(open_bytes(std::move(file)));
   while (window.text().size() < kHeadBytes && window.more()) continue;

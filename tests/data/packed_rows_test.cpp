@@ -120,10 +120,8 @@ TEST_CASE("a row longer than 64 MiB is refused, and one of 64 MiB is read") {
   TemporaryFolder folder;
   const auto write = [&](const std::string& text) { return folder.write("a", zstd_packed(text)); };
   const std::string row = "{\"t\":\"" + std::string(kMostRowBytes - 8, 'x') + "\"}";
-  CHECK((read_rows(write(row + "\n{}")).rows == Strings{row, "{}"}));
-  CHECK((read_rows(write("[" + row + "]")).rows == Strings{row}));
-  CHECK(mistake_of_rows(write("{}\n " + row)) == folder.path("a") + ":2: is longer than 64 MiB");
-  CHECK(mistake_of_rows(write("[{}, {" + row)) == folder.path("a") + ": row 2: is longer than 64 MiB");
+  CHECK(mistake_of_rows(write(row + "\n " + row)) == folder.path("a") + ":2: is longer than 64 MiB");
+  CHECK(mistake_of_rows(write("[" + row + ", {" + row)) == folder.path("a") + ": row 2: is longer than 64 MiB");
 }
 
 TEST_CASE("a packed file of another kind is refused by its name") {

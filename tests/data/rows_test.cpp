@@ -69,10 +69,12 @@ TEST_CASE("what is wrong with rows of text is told with the line or row") {
   CHECK(contains(lines("{\n  \"a\": 1\n}\n"), path + ":1: the object goes on in the next line"));
   CHECK(contains(lines("{\"a\":\n1}\n"), path + ":1: each line of JSONL is a JSON object, and this one ends before"));
   CHECK(contains(lines("{} \n[{}]\n"), path + ":2: "));
+  CHECK(contains(lines("BZh"), path + ":1: "));
   CHECK(contains(lines("[{}, 3]"), path + ": row 2: an object {…} is expected here, and \"3]\" stands there"));
   CHECK(contains(lines("[{},]"), path + ": row 2: "));
   CHECK(contains(lines("[{} {}]"), path + ": row 1: `,` or `]` is expected after it"));
   CHECK(contains(lines("[{}, {\"a\": \"]}"), path + ": row 2: the object does not end: the file was cut off"));
+  CHECK(contains(lines("[{\"a\": 1]"), path + ": row 1: a `]` stands where"));
   CHECK(contains(lines("[{}"), path + ": row 1: the array does not end: the file was cut off"));
   CHECK(contains(lines("[{}]\n{}"), path + ": row 1: text follows"));
   CHECK(contains(lines(std::string("[{}]\0", 5)), path + ": row 1: text follows"));

@@ -11,8 +11,6 @@
 namespace trainer::data {
 namespace {
 
-constexpr std::size_t kBlockBytes = std::size_t{1} << 20;  // fits a core's cache
-
 class PlainBytes final : public ByteSource {
  public:
   explicit PlainBytes(DataFile file) : file_(std::move(file)) {}
@@ -43,7 +41,7 @@ std::unique_ptr<ByteSource> open_bytes(DataFile file) {
 bool Window::more() {
   const std::size_t held = last_ - first_;
   // A long row fills the buffer again and again: doubling it keeps the pass linear.
-  if (const std::size_t needed = std::max(2 * held, kBlockBytes); size_ < needed) {
+  if (const std::size_t needed = std::max(2 * held, block_bytes_); size_ < needed) {
     auto larger = std::make_unique_for_overwrite<char[]>(needed);
     if (held > 0) std::memcpy(larger.get(), buffer_.get() + first_, held);
     buffer_ = std::move(larger);

@@ -26,7 +26,10 @@ std::unique_ptr<ByteSource> open_bytes(DataFile file);
 
 class Window {
  public:
-  explicit Window(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {}
+  static constexpr std::size_t kBlockBytes = std::size_t{1} << 20;  ///< fits a core's cache
+
+  explicit Window(std::unique_ptr<ByteSource> source, std::size_t block_bytes = kBlockBytes)
+      : source_(std::move(source)), block_bytes_(block_bytes) {}
 
   /// The bytes that were read and not taken. Valid until more() is called.
   std::string_view text() const { return {buffer_.get() + first_, last_ - first_}; }
@@ -38,6 +41,7 @@ class Window {
 
  private:
   std::unique_ptr<ByteSource> source_;
+  std::size_t block_bytes_;
   std::unique_ptr<char[]> buffer_;
   std::size_t size_ = 0, first_ = 0, last_ = 0;  // of the buffer; of the text in it
 };

@@ -103,6 +103,7 @@ class ArrayRows final : public Rows {
     if (byte != '{') fail_byte(byte, "an object {…} is expected here");
     const std::size_t length = object_length();
     if (length > kMostBytes) fail(kTooLong);
+    if (window_.text()[length - 1] != '}') fail("a `]` stands where the object's `}` is expected");
     row.assign(window_.text().substr(0, length));
     window_.take(length);
     byte = skip_space();

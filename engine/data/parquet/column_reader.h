@@ -1,0 +1,78 @@
+// ColumnReader: the entries of one column of a row group, page by page: levels, and values where they are there.
+// It holds one page of the file, that page unpacked, and the dictionary.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/data/data_file.h"
+#include "engine/data/parquet/codec.h"
+#include "engine/data/parquet/hybrid_decoder.h"
+#include "engine/data/parquet/metadata.h"
+#include "engine/data/parquet/schema.h"
+#include "engine/data/parquet/value_decoder.h"
+#include "engine/data/rows/bytes.h"
+
+namespace trainer::data::parquet {
+
+/// A page larger than this, unpacked, is refused: writers make them of a megabyte.
+inline constexpr std::int64_t kMostPageBytes = std::int64_t{1} << 30;
+
+class ColumnReader {
+ public:
+  /// Stands at the first entry of the chunk. `file` and `leaf` must outlive it. All raise Damaged and Unsupported.
+  ColumnReader(const DataFile& file, const Leaf& leaf, const ColumnChunk& chunk);
+
+  /// Of the entry at which it stands. At the end the repetition is 0 and the definition below every level.
+  int definition() const { return definition_; }
+  int repetition() const { return repetition_; }
+  bool at_end() const { return definition_ < 0; }
+  /// Its value, once. REQUIRES: definition() is the leaf's highest.
+  std::string_view value() {
+    if (!decoder_) make_decoder();
+    return decoder_->next();
+  }
+  void advance() {
+    if (left_in_page_ == 0 && !next_page()) return;
+    --left_in_page_;
+    if (leaf_->most_repetition > 0) repetition_ = level(repetitions_, leaf_->most_repetition);
+    if (leaf_->most_definition > 0) definition_ = level(definitions_, leaf_->most_definition);
+  }
+
+  const Leaf& leaf() const { return *leaf_; }
+
+ private:
+  static int level(HybridDecoder& levels, int most) {
+    const auto level = static_cast<int>(levels.next());
+    if (level > most)
+      throw Damaged("a page has a level of " + std::to_string(level) + ", above " + std::to_string(most));
+    return level;
+  }
+
+  bool next_page();
+  PageHeader next_header();
+  std::string_view next_body(const PageHeader& page);
+  std::string_view unpacked(const PageHeader& page, std::string_view packed, PageBuffer& buffer);
+  void begin_dictionary(const PageHeader& page, std::string_view body);
+  void begin_data(const PageHeader& page, std::string_view body);
+  void begin_data_v2(const PageHeader& page, std::string_view body);
+  void make_decoder();
+
+  const Leaf* leaf_;
+  Codec codec_;
+  Window window_;               // on the chunk's bytes
+  std::size_t body_bytes_ = 0;  // at the start of the window, of the page at hand
+  PageBuffer page_, dictionary_page_;
+  std::optional<Dictionary> dictionary_;
+  HybridDecoder repetitions_, definitions_;
+  Encoding encoding_ = Encoding::plain;
+  std::string_view values_;
+  std::unique_ptr<ValueDecoder> decoder_;  // made for the first value: a page of nulls need not have any
+  std::int64_t left_in_chunk_, left_in_page_ = 0;
+  int definition_ = 0, repetition_ = 0;
+};
+
+}  // namespace trainer::data::parquet
