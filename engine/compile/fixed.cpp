@@ -267,6 +267,7 @@ class Compilation {
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
     options.target = hardware_.target;
+    options.limit_bytes = limit_bytes();
     options.proved = false;
     options.loops = hardware_.loops;
     return options;
@@ -285,8 +286,7 @@ class Compilation {
     CompiledJob result;
     result.plan = assemble(options);
     for (const Role& role : result.plan.roles) result.memory.push_back(report_memory(role));
-    const std::int64_t ranks_per_node = std::max<std::int64_t>(1, mesh_.world_size() / job_.cluster.nodes);
-    result.limit_bytes = memory_limit(job_, hardware_, ranks_per_node);
+    result.limit_bytes = limit_bytes();
     result.fits = result.peak_bytes() <= result.limit_bytes;
     result.batch = batch;
     result.strategy = resolve_strategy(job_, mesh_, graphs.any(), graphs.begins);
@@ -301,6 +301,11 @@ class Compilation {
     result.flops_per_step *= passes;
     result.model_flops_per_step *= passes;
     return result;
+  }
+
+  /// Memory of one rank.
+  std::int64_t limit_bytes() const {
+    return memory_limit(job_, hardware_, std::max<std::int64_t>(1, mesh_.world_size() / job_.cluster.nodes));
   }
 
   void check_length(const Graph& graph, const BatchShape& batch, int micro_batches, std::int64_t most) const {

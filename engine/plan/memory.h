@@ -2,18 +2,23 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <limits>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/plan/placing.h"
 #include "engine/plan/plan.h"
 
 namespace trainer {
 
 /// Sets every offset, persistent_bytes and total_bytes. Persistent buffers lie first, in order. A program's other
 /// buffers share the memory behind them: two whose lifetimes (first to last access, in issue order) overlap never
-/// overlap in memory.
-void plan_memory(Role& role);
+/// overlap in memory. Where that can keep the role within `limit`, more time is spent on it.
+void plan_memory(Role& role, std::int64_t limit = std::numeric_limits<std::int64_t>::max());
 
 /// What a role needs, and of what it consists at the moment when most is alive.
 struct MemoryReport {
@@ -26,17 +31,29 @@ struct MemoryReport {
 };
 MemoryReport report_memory(const Role& role);
 
-/// From its first access to its last; what communication touches last is held on, until the next of its kind. -1: not
-/// in the program.
-struct Lifetime {
-  std::int32_t first = -1;
-  std::int32_t last = -1;
+/// When every buffer is alive in a program, persistent ones too: from its first access to its last. What communication
+/// touches last is held on, until the next of its kind. Several lifetimes where the buffer is a ring of one part:
+/// between its last reader and the next writer it holds nothing. What a loop touches and something outside it too lives
+/// through the loop.
+class Lives {
+ public:
+  /// Those of buffer i are all[begins[i]] to all[begins[i + 1]], in order.
+  Lives(std::vector<std::size_t> begins, std::vector<Lifetime> all)
+      : begins_(std::move(begins)), all_(std::move(all)) {}
+
+  /// Empty: not in the program.
+  std::span<const Lifetime> of(BufferId id) const {
+    const auto i = static_cast<std::size_t>(id);
+    return {all_.data() + begins_[i], begins_[i + 1] - begins_[i]};
+  }
+
+ private:
+  std::vector<std::size_t> begins_;
+  std::vector<Lifetime> all_;
 };
-/// Of every buffer in a program, persistent ones too, by issue index.
+Lives live_intervals(const Role& role, const Program& program);
+/// From the first to the last of these; -1: not in the program.
 std::vector<Lifetime> lifetimes(const Role& role, const Program& program);
-/// The same in several where the buffer is a ring of one part: between its last reader and the next writer it holds
-/// nothing. What a loop touches and something outside it too lives through the loop.
-std::vector<std::vector<Lifetime>> live_intervals(const Role& role, const Program& program);
 
 /// Live bytes after each instruction of a program, persistent ones included: the curve over a step.
 std::vector<std::int64_t> live_bytes(const Role& role, const Program& program);

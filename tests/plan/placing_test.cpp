@@ -17,11 +17,11 @@ using namespace trainer;
 namespace {
 
 // Buffer i is first touched by instruction first[i], last by last[i].
-struct Lives {
+struct Touches {
   std::vector<std::int32_t> first, last;
 };
 
-Role role_of(const Lives& lives, const std::vector<std::int64_t>& bytes, std::int32_t num_instructions) {
+Role role_of(const Touches& lives, const std::vector<std::int64_t>& bytes, std::int32_t num_instructions) {
   Role role;
   role.names = {"b"};
   for (std::int64_t size : bytes) role.buffers.push_back({0, -1, Category::activations, 0, size, -1});
@@ -37,7 +37,7 @@ Role role_of(const Lives& lives, const std::vector<std::int64_t>& bytes, std::in
 }
 
 // Greedy by size, each into the smallest gap that holds it between those placed before and alive with it.
-std::vector<std::int64_t> placed_plainly(const Lives& lives, const std::vector<std::int64_t>& bytes) {
+std::vector<std::int64_t> placed_plainly(const Touches& lives, const std::vector<std::int64_t>& bytes) {
   std::vector<std::size_t> order(bytes.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return bytes[a] > bytes[b]; });
@@ -64,7 +64,7 @@ std::vector<std::int64_t> placed_plainly(const Lives& lives, const std::vector<s
 TEST_CASE("buffers lie where looking at all that are alive would put them") {
   std::mt19937 random(7);
   for (std::int32_t num_instructions : {1, 2, 33, 200, 257}) {
-    Lives lives;
+    Touches lives;
     std::vector<std::int64_t> bytes;
     for (int i = 0; i < 300; ++i) {
       const auto a = static_cast<std::int32_t>(random() % static_cast<unsigned>(num_instructions));
@@ -78,6 +78,81 @@ TEST_CASE("buffers lie where looking at all that are alive would put them") {
     const std::vector<std::int64_t> expected = placed_plainly(lives, bytes);
     for (std::size_t id = 0; id < bytes.size(); ++id) REQUIRE(role.buffers[id].offset == expected[id]);
   }
+}
+
+// A step of segments of three kinds, in random order: 20 instructions, what lives within each, and what stays alive for
+// some segments more.
+struct Repeating {
+  std::vector<std::int32_t> begins;
+  std::vector<Lifetime> lives;
+  std::vector<std::int64_t> bytes;
+  std::size_t num_instructions = 0;
+
+  Repeating(std::mt19937& random, std::int32_t num_segments) : num_instructions(20 * std::size_t(num_segments)) {
+    const auto up_to = [&](std::int32_t most) { return static_cast<std::int32_t>(random() % (unsigned(most) + 1)); };
+    std::vector<std::vector<std::pair<Lifetime, std::int64_t>>> kinds(3);
+    for (auto& kind : kinds)
+      for (int i = 0; i < 12; ++i) {
+        const std::int32_t first = up_to(19);
+        kind.push_back({{first, first + up_to(19 - first)}, aligned(1 + 100 * up_to(90))});
+      }
+    for (std::int32_t s = 0; s < num_segments; ++s) {
+      const std::int32_t begin = 20 * s, last = 20 * num_segments - 1;
+      begins.push_back(begin);
+      for (const auto& [life, size] : kinds[static_cast<std::size_t>(up_to(2))])
+        add({begin + life.first, begin + life.last}, size);
+      for (int i = 0; i < 3; ++i)
+        add({begin + 4 * i, std::min(last, begin + 20 * (1 + up_to(5)) + up_to(19))}, aligned(3000 + i));
+    }
+  }
+
+  void add(Lifetime life, std::int64_t size) { lives.push_back(life), bytes.push_back(size); }
+
+  std::vector<Placed> items() const {
+    std::vector<Placed> result;
+    for (std::size_t i = 0; i < lives.size(); ++i) result.push_back({bytes[i], {&lives[i], 1}});
+    return result;
+  }
+};
+
+TEST_CASE("blocks: nothing overlaps what is alive with it, and little memory is lost") {
+  constexpr std::int64_t kBase = 512;
+  std::mt19937 random(5);
+  for (const std::int32_t num_segments : {1, 7, 60}) {
+    const Repeating step(random, num_segments);
+    std::vector<Placed> items = step.items(), whole = step.items();
+    const std::int64_t end = place_in_blocks(items, step.begins, kBase, step.num_instructions);
+    const std::int64_t end_of_whole = place(whole, kBase, step.num_instructions);
+    const std::int64_t least = most_alive(items, kBase, step.num_instructions);
+    std::int64_t highest = kBase;
+    for (std::size_t a = 0; a < items.size(); ++a) {
+      REQUIRE(items[a].offset >= kBase);
+      highest = std::max(highest, items[a].offset + items[a].bytes);
+      for (std::size_t b = 0; b < a; ++b) {
+        const Lifetime x = step.lives[a], y = step.lives[b];
+        if (x.first > y.last || y.first > x.last) continue;
+        REQUIRE((items[a].offset + items[a].bytes <= items[b].offset ||
+                 items[b].offset + items[b].bytes <= items[a].offset));
+      }
+    }
+    CHECK(end == highest);
+    CHECK(end_of_whole >= least);
+    CHECK(end >= least);
+    CHECK(static_cast<double>(end) <= 1.15 * static_cast<double>(end_of_whole));
+  }
+}
+
+TEST_CASE("the most that is alive is what adding up every moment gives") {
+  std::mt19937 random(3);
+  const Repeating step(random, 9);
+  std::int64_t most = 0;
+  for (std::int32_t at = 0; at < static_cast<std::int32_t>(step.num_instructions); ++at) {
+    std::int64_t alive = 0;
+    for (std::size_t i = 0; i < step.lives.size(); ++i)
+      if (step.lives[i].first <= at && at <= step.lives[i].last) alive += step.bytes[i];
+    most = std::max(most, alive);
+  }
+  CHECK(most_alive(step.items(), 100, step.num_instructions) == 100 + most);
 }
 
 TEST_CASE("a map of addresses is an array of values, however its pieces are cut and replaced") {

@@ -453,7 +453,7 @@ int assemble_roles(const AssembleOptions& options, const Rounds* rounds, int lik
     return rounds == nullptr || assembly.folded();
   });
   for_each_stage([&](int, Role& role) {
-    plan_memory(role);
+    plan_memory(role, options.limit_bytes);
     derive_order(role, plan.mesh);
     return rounds == nullptr || waits_alike(role);
   });

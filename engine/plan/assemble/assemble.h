@@ -1,7 +1,9 @@
 // Assembly: a graph, the actions of a schedule and the hooks of a data strategy become the programs of a plan.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -59,7 +61,8 @@ struct AssembleOptions {
   const GradientCompression* compression = nullptr;  ///< null: none
   Schedule schedule;                                 ///< of the step; its chunks are those of the graphs' nodes
   const Target* target = nullptr;
-  bool loops = true;   ///< a step of many micro-batches is a loop
+  std::int64_t limit_bytes = std::numeric_limits<std::int64_t>::max();  ///< of a rank: memory is planned to stay within
+  bool loops = true;                                                    ///< a step of many micro-batches is a loop
   bool proved = true;  ///< false: for a plan that may never run; who takes it calls verify
 };
 
