@@ -112,8 +112,8 @@ class SchemaMaker {
     const Place below = repeated_below(place);
     const SchemaElement& repeated = next();
     Node list = list_of(below);
-    const bool is_item = repeated.type || repeated.num_children != 1 || repeated.name == "array" ||
-                         repeated.name == group.name + "_tuple";
+    const bool is_item = repeated.type || repeated.num_children != 1 || peek().repetition == Repetition::repeated ||
+                         repeated.name == "array" || repeated.name == group.name + "_tuple";
     list.children.push_back(is_item ? content(repeated, below) : field(next(), below));
     return closed(std::move(list));
   }
