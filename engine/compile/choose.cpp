@@ -44,7 +44,7 @@ class Choice {
         profiles_(loaded, hardware),
         space_(search_space(loaded.job, hardware, state_bytes(loaded))),
         promises_(space_, profiles_),
-        finalists_(loaded, hardware) {}
+        finalists_(loaded, hardware, profiles_.pieces()) {}
 
   CompiledJob run() {
     const cost::SearchResult found = cost::search(space_, profiles_);
@@ -270,7 +270,7 @@ class Choice {
 
   Alternative alternative(const Finalist& one, std::string rejected) const {
     const Candidate& c = one.scored.candidate;
-    return {strategy_of(loaded_.job.strategy, c),
+    return {strategy_of(loaded_.job.strategy, c, profiles_.pieces()),
             c.mesh,
             c.micro,
             c.recompute,

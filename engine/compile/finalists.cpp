@@ -13,7 +13,7 @@ namespace trainer {
 using cost::Candidate;
 using cost::Scored;
 
-StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
+StrategyJob strategy_of(const StrategyJob& job, const Candidate& c, const std::vector<std::string>& pieces) {
   StrategyJob strategy = job;
   strategy.free = {};
   strategy.data = cost::data_strategy_of(job.data, c);
@@ -23,14 +23,20 @@ StrategyJob strategy_of(const StrategyJob& job, const Candidate& c) {
   strategy.pipeline.degree = c.size(Axis::pipeline);
   strategy.pipeline.schedule = c.schedule;
   strategy.pipeline.virtual_stages = c.virtual_stages;
+  if (c.begins) {
+    strategy.pipeline.split_policy = SplitPolicy::names;
+    strategy.pipeline.split.clear();
+    for (std::size_t chunk = 1; chunk < c.begins->size(); ++chunk)
+      strategy.pipeline.split.push_back(pieces[static_cast<std::size_t>((*c.begins)[chunk])]);
+  }
   return strategy;
 }
 
 namespace {
 
-LoadedJob fixed_as(const LoadedJob& loaded, const Candidate& c) {
+LoadedJob fixed_as(const LoadedJob& loaded, const Candidate& c, const std::vector<std::string>& pieces) {
   LoadedJob job = loaded;
-  job.job.strategy = strategy_of(loaded.job.strategy, c);
+  job.job.strategy = strategy_of(loaded.job.strategy, c, pieces);
   job.job.train.batch.micro = c.micro;
   job.job.activation_checkpointing = c.recompute;
   return job;
@@ -46,7 +52,7 @@ std::int64_t instructions_of(const Plan& plan) {
 }  // namespace
 
 const Scored* Finalists::plan(const Scored& scored) {
-  const LoadedJob job = fixed_as(loaded_, scored.candidate);
+  const LoadedJob job = fixed_as(loaded_, scored.candidate, pieces_);
   CompiledJob compiled;
   try {
     compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,13 +13,15 @@
 
 namespace trainer {
 
-/// The strategy of a job with everything that the candidate decides.
-StrategyJob strategy_of(const StrategyJob& job, const cost::Candidate& candidate);
+/// The strategy of a job with everything that the candidate decides. `pieces`: the nodes that begin them.
+StrategyJob strategy_of(const StrategyJob& job, const cost::Candidate& candidate,
+                        const std::vector<std::string>& pieces);
 
 class Finalists {
  public:
-  /// Both outlive it.
-  Finalists(const LoadedJob& loaded, const Hardware& hardware) : loaded_(loaded), hardware_(hardware) {}
+  /// All outlive it.
+  Finalists(const LoadedJob& loaded, const Hardware& hardware, const std::vector<std::string>& pieces)
+      : loaded_(loaded), hardware_(hardware), pieces_(pieces) {}
 
   /// Plans a candidate and plays the plan. Null where the planner refuses it (a step of too many instructions).
   const cost::Scored* plan(const cost::Scored& scored);
@@ -33,6 +36,7 @@ class Finalists {
  private:
   const LoadedJob& loaded_;
   const Hardware& hardware_;
+  const std::vector<std::string>& pieces_;
   std::vector<Finalist> finalists_;
   std::vector<CompiledJob> compiled_;
   std::vector<JobError> refused_;

@@ -31,6 +31,8 @@ class ProfileCache final : public cost::ProfileSource {
     return refusals_[{of_graph(mesh), sequence_parallel}];
   }
   const std::vector<int>& cut(int chunks, std::int64_t samples) override;
+  /// The nodes that begin the pieces.
+  const std::vector<std::string>& pieces() const { return pieces_; }
   /// Of a forward pass of the whole model.
   std::size_t num_nodes() { return forward(1).nodes.size(); }
 

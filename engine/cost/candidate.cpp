@@ -49,8 +49,9 @@ std::string text_of(const Candidate& c) {
     add(fmt::format("tensor {}{}", c.size(Axis::tensor), c.sequence_parallel ? " with sequence parallel" : ""));
   if (c.size(Axis::context) > 1) add(fmt::format("context {}", c.size(Axis::context)));
   if (c.size(Axis::pipeline) > 1)
-    add(fmt::format("pipeline {} ({}{})", c.size(Axis::pipeline), name_of(c.schedule),
-                    c.virtual_stages > 1 ? fmt::format(", {} virtual stages", c.virtual_stages) : ""));
+    add(fmt::format("pipeline {} ({}{}{})", c.size(Axis::pipeline), name_of(c.schedule),
+                    c.virtual_stages > 1 ? fmt::format(", {} virtual stages", c.virtual_stages) : "",
+                    c.begins ? ", cut for memory" : ""));
   if (c.mesh.world_size() == 1) add("one rank");
   add(fmt::format("micro-batch {}", c.micro));
   if (c.recompute.mode != CheckpointingMode::none)
@@ -75,7 +76,7 @@ DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& c)
 int complexity(const Candidate& c) {
   return c.num_axes() * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 +
          (c.sequence_parallel ? 5 : 0) + (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1 ? 3 : 0) +
-         (c.once ? 4 : 0) + (c.prefetch > 0) + (c.bucket_mb > 0);
+         (c.once ? 4 : 0) + (c.begins ? 2 : 0) + (c.prefetch > 0) + (c.bucket_mb > 0);
 }
 
 }  // namespace trainer::cost

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "engine/core/mesh.h"
 #include "engine/job/job.h"
@@ -20,6 +22,8 @@ struct Candidate {
   double bucket_mb = 0;       ///< 0: as the job has it
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   int virtual_stages = 1;
+  /// The piece that each chunk begins with, where a pipeline is cut for memory; null: as the job has it.
+  std::shared_ptr<const std::vector<int>> begins;
   ActivationCheckpointingJob recompute{};
   std::int64_t micro = 1;
   int micro_batches = 1;
@@ -50,7 +54,8 @@ inline bool same(const Candidate& a, const Candidate& b) {
   const auto rest = [](const Candidate& c) {
     return std::tuple(c.sequence_parallel, c.schedule, c.virtual_stages, c.micro, c.recompute.mode, c.recompute.every);
   };
-  return mesh_and_kind(a) == mesh_and_kind(b) && rest(a) == rest(b);
+  const bool cut_alike = a.begins == b.begins || (a.begins && b.begins && *a.begins == *b.begins);
+  return mesh_and_kind(a) == mesh_and_kind(b) && rest(a) == rest(b) && cut_alike;
 }
 
 /// The data strategy that a candidate is, in the words of a job; what it leaves open is as `job` has it.

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/core/dtype.h"
+#include "engine/cost/cut.h"
 #include "engine/job/data_strategies.h"
 #include "engine/job/resolve.h"
 #include "engine/plan/simulate.h"
@@ -182,7 +183,9 @@ const CostModel& Scorer::model_of(const Mesh& mesh) {
 }
 
 bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipelined& out) {
-  const std::vector<int>& begins = profiles_.cut(candidate.num_chunks(), candidate.micro * candidate.data_ranks());
+  const std::vector<int>& begins =
+      candidate.begins ? *candidate.begins
+                       : profiles_.cut(candidate.num_chunks(), candidate.micro * candidate.data_ranks());
   if (begins.empty()) return false;
   if (strategies::pipeline_schedule(candidate.schedule, candidate.size(Axis::pipeline))
           .refuses(candidate.size(Axis::pipeline), candidate.virtual_stages, candidate.micro_batches))
@@ -213,6 +216,22 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
   out.schedule = schedule_of(candidate, candidate.micro_batches);
   out.peaks = peaks(*out.schedule);
   return true;
+}
+
+// As if the data axes slice what they can: states.
+std::vector<int> Scorer::cut_for_memory(const Candidate& candidate, const Profile& profile,
+                                        const Pipelined& pipelined) const {
+  constexpr double kUsed = 0.995;  // of the limit: a plan needs a little more than its score
+  const auto compute = static_cast<double>(size_of(space_.job->precision.compute)),
+             reduce = static_cast<double>(size_of(space_.job->precision.reduce));
+  ChunkBytes bytes;
+  bytes.trained = (4 + space_.state_bytes) / candidate.data_ranks() + reduce + (compute != 4 ? compute : 0);
+  bytes.frozen = compute;
+  bytes.in_flight = in_flight(*pipelined.schedule);
+  bytes.chunks_of_stage = candidate.virtual_stages;
+  const auto inputs = static_cast<double>(profile.input_bytes * candidate.micro_batches);
+  bytes.most = (kUsed * static_cast<double>(space_.limit_bytes) - inputs) / candidate.virtual_stages;
+  return cost::cut_for_memory(profile.pieces, bytes);
 }
 
 // Of many micro-batches each does what the ones before did.

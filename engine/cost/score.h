@@ -38,6 +38,8 @@ class Scorer {
   double at_least_us(const Candidate& candidate, const Profile& profile) const;
   /// False: the schedule refuses these numbers, or the model has too few pieces.
   bool pipeline(const Candidate& candidate, const Profile& profile, Pipelined& pipelined);
+  /// The cut that is for memory (cut.h), of a candidate that has been cut otherwise.
+  std::vector<int> cut_for_memory(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined) const;
   /// Memory of the fullest rank.
   std::int64_t bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined) const;
   Scored score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined);

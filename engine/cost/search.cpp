@@ -165,10 +165,19 @@ class Enumeration {
     if (!free_.virtual_stages) c.virtual_stages = static_cast<int>(job_.strategy.pipeline.virtual_stages);
     const Profile* profile = scorer_.profile_of(c);
     Pipelined pipelined;
-    if (profile == nullptr || !scorer_.pipeline(c, *profile, pipelined)) return std::nullopt;
-    for (const Candidate& one : kinds(c, data))
-      if (scorer_.bytes_of(one, *profile, pipelined) <= space_.limit_bytes) return one;
-    return std::nullopt;
+    const Candidate spread = with_data(c, data);
+    if (profile == nullptr || !scorer_.pipeline(spread, *profile, pipelined)) return std::nullopt;
+    const auto fitting = [&]() -> std::optional<Candidate> {
+      for (const Candidate& one : kinds(c, data))
+        if (scorer_.bytes_of(one, *profile, pipelined) <= space_.limit_bytes) return one;
+      return std::nullopt;
+    };
+    const std::optional<Candidate> found = fitting();
+    if (found || !may_be_cut(c)) return found;
+    c.begins = std::make_shared<const std::vector<int>>(scorer_.cut_for_memory(spread, *profile, pipelined));
+    pipelined = {};
+    scorer_.pipeline(c, *profile, pipelined);
+    return fitting();
   }
 
   // Micro-batches from small to large, until not even the most frugal way holds one.
@@ -328,17 +337,50 @@ class Enumeration {
     const bool hopeless = !all_ && best_us_ > 0 && frame.at_least_us > kHopeless * best_us_;
     if (hopeless && (c.virtual_stages > 2 || reported(c))) return;  // one of each kind is reported
     Pipelined pipelined;
-    if (!scorer_.pipeline(c, *frame.profile, pipelined)) return;
+    const Candidate spread = with_data(c, frame.data);
+    if (!scorer_.pipeline(spread, *frame.profile, pipelined)) return;
+    std::vector<Candidate> tight;
     for (const Candidate& one : kinds(c, frame.data)) {
       if (!fitting_.empty() && fitting_.contains(identity(one))) continue;  // it fits with less recomputation
       if (hopeless && reported(one)) continue;
-      add(one, frame, pipelined);
+      const std::int64_t bytes = scorer_.bytes_of(one, *frame.profile, pipelined);
+      add(one, frame, pipelined, bytes);
+      if (!hopeless && is_tight(bytes)) tight.push_back(one);
+    }
+    if (!tight.empty() && may_be_cut(c)) cut_for_memory(spread, tight, frame, pipelined);
+  }
+
+  static Candidate with_data(Candidate c, int data) {
+    c.mesh.set(Axis::replicate, data);
+    return c;
+  }
+
+  // What does not fit, or may turn out not to.
+  bool is_tight(std::int64_t bytes) const {
+    const auto limit = static_cast<double>(space_.limit_bytes);
+    return static_cast<double>(bytes) > kTight * limit && static_cast<double>(bytes) <= kDoubtful * limit;
+  }
+  bool may_be_cut(const Candidate& c) const {
+    return c.size(Axis::pipeline) > 1 && job_.strategy.pipeline.split_policy == SplitPolicy::automatic;
+  }
+
+  // The same with the pipeline cut for memory, where they need less by that.
+  void cut_for_memory(const Candidate& spread, const std::vector<Candidate>& candidates, const Frame& frame,
+                      const Pipelined& before) {
+    Candidate cut = spread;
+    cut.begins = std::make_shared<const std::vector<int>>(scorer_.cut_for_memory(spread, *frame.profile, before));
+    Pipelined pipelined;
+    scorer_.pipeline(cut, *frame.profile, pipelined);
+    for (Candidate one : candidates) {
+      const std::int64_t bytes_before = scorer_.bytes_of(one, *frame.profile, before);
+      one.begins = cut.begins;
+      const std::int64_t bytes = scorer_.bytes_of(one, *frame.profile, pipelined);
+      if (bytes < bytes_before) add(one, frame, pipelined, bytes);
     }
   }
 
-  void add(const Candidate& c, const Frame& frame, Pipelined& pipelined) {
+  void add(const Candidate& c, const Frame& frame, Pipelined& pipelined, std::int64_t bytes) {
     Scored scored;
-    const std::int64_t bytes = scorer_.bytes_of(c, *frame.profile, pipelined);
     if (static_cast<double>(bytes) <= kDoubtful * static_cast<double>(space_.limit_bytes)) {
       scored = scorer_.score(c, *frame.profile, pipelined);
     } else {
@@ -347,7 +389,7 @@ class Enumeration {
       scored.bytes = bytes;
     }
     if (scored.fits && (best_us_ == 0 || scored.step_us < best_us_)) best_us_ = scored.step_us;
-    if (scored.fits && c.recompute.mode == CheckpointingMode::none) fitting_.insert(identity(c));
+    if (scored.fits && c.recompute.mode == CheckpointingMode::none && !c.begins) fitting_.insert(identity(c));
     reported_.insert(mesh_and_kind(c));
     result_.scored.push_back(scored);
   }
@@ -385,6 +427,7 @@ class Enumeration {
   static constexpr int kMostMicroBatches = 4096;
   static constexpr std::int64_t kShortestPart = 4096;  // positions of a part of a sequence that is looked at
   static constexpr double kHopeless = 1.1;             // a lower bound so much above what was found is not looked into
+  static constexpr double kTight = 0.985;              // of the limit: so near to it, a plan may turn out not to fit
   static constexpr double kDoubtful = 1.1;             // so much above the limit, what is scored may fit all the same
 
   const SearchSpace& space_;

@@ -74,6 +74,16 @@ TEST_CASE("a multimodal config.json has the dtype and the positions of its text 
   CHECK(folder.longest == 131072);
 }
 
+TEST_CASE(
+    "models of 70 billion parameters fit on two nodes, where a pipeline that is cut by time has no room for them") {
+  for (const char* folder : {"qwen2.5-72b", "llama-3.1-70b"}) {
+    const CompiledJob compiled = planned(folder, 2);
+    CHECK(compiled.fits);
+    for (const MemoryReport& report : compiled.memory) CHECK(report.peak_bytes <= compiled.limit_bytes);
+    CHECK(compiled.alternatives.front().text.find("cut for memory") != std::string::npos);
+  }
+}
+
 TEST_CASE("a published model is planned for GPUs; one that is too large says how many nodes it needs") {
   CHECK(planned("qwen3-0.6b", 1).plan.mesh.world_size() == 8);
   std::string told;
