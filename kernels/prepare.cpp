@@ -10,6 +10,7 @@
 #include "kernels/activations.h"
 #include "kernels/attention.h"
 #include "kernels/attention_cached.h"
+#include "kernels/documents.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/loss.h"
@@ -117,6 +118,7 @@ AttentionShape attention_shape(const Signature& s, int q) {
   a.v_dim = values / a.kv_heads;
   a.causal = flag(s, "causal");
   a.padded = flag(s, "padded");
+  a.by_document = flag(s, "by_document");
   a.rope_theta = real(s, "rope_theta");
   CHECK(!a.has_positions() || a.keys >= a.queries, describe(s) + ": queries are a part of the keys' sequence");
   a.scale = s.attributes.has("scale") ? real(s, "scale") : 1 / std::sqrt(static_cast<double>(a.head_dim));
@@ -125,9 +127,10 @@ AttentionShape attention_shape(const Signature& s, int q) {
   CHECK(window >= 0 && (window == 0 || a.causal), describe(s) + ": a window is of causal attention");
   a.window = window == 0 ? a.keys : std::min(window, a.keys);
   CHECK(!a.padded || window == 0, describe(s) + ": lengths go with no window");
-  if (!a.padded) return a;
-  const TensorDesc& lengths = s.operands[static_cast<std::size_t>(q) + (a.packed ? 1 : 3)];
-  CHECK(lengths.dtype == DType::i32 && lengths.shape == Shape{a.batch}, describe(s) + ": lengths are not i32 [batch]");
+  CHECK(!a.padded || !a.by_document, describe(s) + ": documents go with no lengths");
+  const int mask = q + (a.packed ? 1 : 3);
+  if (a.padded) expect_shape(s, mask, DType::i32, {a.batch});
+  if (a.by_document) expect_shape(s, mask, DType::i32, {a.batch, a.keys});
   return a;
 }
 
@@ -171,6 +174,44 @@ void check_lengths(std::span<const std::int32_t> lengths, std::int64_t keys) {
     if (lengths[i] < 1 || lengths[i] > keys)
       throw DataError("length " + std::to_string(lengths[i]) + " of sample " + std::to_string(i) +
                       " of the batch is outside of 1 to " + std::to_string(keys));
+}
+
+std::string wrong_document(std::int64_t number, std::int64_t sample, std::int64_t position) {
+  return "document " + std::to_string(number) + " at position " + std::to_string(position) + " of sample " +
+         std::to_string(sample) +
+         " of the batch: numbers of documents are 0 or more and never descend, but for -1 at the end";
+}
+
+void find_documents(std::span<const std::int32_t> documents, std::int64_t batch, std::vector<DocumentRun>& runs) {
+  runs.clear();
+  const std::int64_t keys = static_cast<std::int64_t>(documents.size()) / batch;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const std::int32_t* row = documents.data() + b * keys;
+    for (std::int64_t i = 0; i < keys; ++i) {
+      const bool first = i == 0 || row[i] != row[i - 1];
+      const bool sound = row[i] == -1 || (row[i] >= 0 && (i == 0 || (row[i - 1] >= 0 && row[i - 1] <= row[i])));
+      if (!sound) throw DataError(wrong_document(row[i], b, i));
+      if (row[i] == -1) continue;
+      if (first) runs.push_back({b, i, i});
+      runs.back().end = i + 1;
+    }
+  }
+}
+
+DocumentPositionsShape document_positions_shape(const Signature& s) {
+  expect_operands(s, 2);
+  const Shape &all = s.operands[0].shape, &ids = s.operands[1].shape;
+  CHECK(all.rank() == 2 && ids.rank() == 2 && ids[0] == all[0] && ids[1] <= all[1],
+        describe(s) + ": ids of a part of the documents' positions");
+  expect_operand(s, 0, DType::i32, all.elements());
+  expect_operand(s, 1, DType::i32, ids.elements());
+  return {all[0], ids[1], all[1], integer(s, "offset")};
+}
+
+void expect_document_origin(const DocumentPositionsShape& shape, std::int64_t origin) {
+  CHECK(origin >= 0 && origin + shape.seq <= shape.all, "document_positions: positions [" + std::to_string(origin) +
+                                                            ", " + std::to_string(origin + shape.seq) +
+                                                            ") of a sequence of " + std::to_string(shape.all));
 }
 
 StateOperands expect_states(const Signature& s, int first, int states, std::int64_t count) {

@@ -108,6 +108,13 @@ AttributeDef offset(bool in_file) {
   return in_file ? both(def, "0, or 1 where the weight is stored less 1") : def;
 }
 
+AttributeDef documents() {
+  return file({.name = "documents", .type = Type::node, .absent = "none"},
+              "an input i32 [batch, seq]: which document of its row each position belongs to, never descending but for "
+              "-1 at the end, which pads the row; attention sees its own document only, positions start again at 0 in "
+              "each; an input that is optional and that the data lacks is none");
+}
+
 AttributeDefs table_attributes() {
   return {file(from(1, integer("rows")), "rows of the table"), file(from(1, integer("dim")), "size of a row")};
 }
@@ -142,9 +149,11 @@ AttributeDefs attention_attributes(bool in_file) {
     all.push_back(file({.name = "lengths", .type = Type::node, .absent = "none"},
                        "an input i32 [batch]: how many keys of each sample are there, from its first on; one that is "
                        "optional and that the data lacks is none"));
+    all.push_back(documents());
   }
   all.push_back(flag("packed", true));
   all.push_back(flag("padded", false));
+  all.push_back(flag("by_document", false));
   all.push_back(real("rope_theta", 0.0));
   all.push_back(flag("rope_interleaved", false));
   all.push_back(integer("rope_dims", "all of a head"));
@@ -155,7 +164,9 @@ AttributeDefs attention_attributes(bool in_file) {
 /// Of attention that is causal, with q, k and v apart.
 AttributeDefs cached_attention_attributes() {
   AttributeDefs all = attention_attributes(false);
-  std::erase_if(all, [](const AttributeDef& def) { return def.name == "causal" || def.name == "packed"; });
+  std::erase_if(all, [](const AttributeDef& def) {
+    return def.name == "causal" || def.name == "packed" || def.name == "by_document";
+  });
   return all;
 }
 
@@ -240,6 +251,7 @@ OpRecord make(Op op) {
       attributes.push_back(flag("partial", false));
       attributes.push_back(flag("at", false));
       attributes.push_back(both(offset(), "the row of the first position"));
+      attributes.push_back(documents());
       return {
           .op = op,
           .traits = {graph_file},
@@ -253,6 +265,12 @@ OpRecord make(Op op) {
               .traits = {backward},
               .operands = {in("dy", "c [seq, dim]"), sum("dweight", "r [rows, dim]")},
               .attributes = {offset()}};
+    case Op::document_positions:
+      return {.op = op,
+              .operands = {in("documents", "i32 [batch, all]"), out("ids", "i32 [batch, seq]")},
+              .attributes = {offset()},
+              .timed_as = "copy",
+              .note = "offset + the place in its document of each position from origin on; of padding, -1: offset"};
     case Op::parameter:
       return {.op = op,
               .traits = {graph_file},
@@ -305,28 +323,29 @@ OpRecord make(Op op) {
               .timed_as = "sum_leading",
               .note = "sums over all dims but `dim`, where out stands; negative: from the last"};
     case Op::attention:
+      return {.op = op,
+              .traits = {graph_file, costly, keeps_columns, scratch},
+              .operands = {in("qkv", "c [batch, seq, (heads + 2·kv_heads)·head_dim]", "packed"),
+                           in("q", "c [batch, seq, heads·head_dim]", "!packed"),
+                           in("k", "c [batch, keys, kv_heads·head_dim]", "!packed"),
+                           in("v", "c [batch, keys, kv_heads·v_dim]", "!packed"),
+                           in("lengths", "i32 [batch]", "padded"), in("documents", "i32 [batch, keys]", "by_document"),
+                           out("o", "c [batch, seq, heads·v_dim]"), out("lse", "f32 [batch, heads, seq]")},
+              .attributes = attention_attributes(true),
+              .work = WorkClass::attention,
+              .note =
+                  "rope_theta 0: no rotary positions; softcap 0: none; window 0: none; lengths of 1 to keys; causal or "
+                  "with rotary positions keys ≥ seq"};
+    case Op::attention_grad:
       return {
           .op = op,
-          .traits = {graph_file, costly, keeps_columns, scratch},
-          .operands = {in("qkv", "c [batch, seq, (heads + 2·kv_heads)·head_dim]", "packed"),
-                       in("q", "c [batch, seq, heads·head_dim]", "!packed"),
-                       in("k", "c [batch, keys, kv_heads·head_dim]", "!packed"),
-                       in("v", "c [batch, keys, kv_heads·v_dim]", "!packed"), in("lengths", "i32 [batch]", "padded"),
-                       out("o", "c [batch, seq, heads·v_dim]"), out("lse", "f32 [batch, heads, seq]")},
-          .attributes = attention_attributes(true),
-          .work = WorkClass::attention,
-          .note =
-              "rope_theta 0: no rotary positions; softcap 0: none; window 0: none; lengths of 1 to keys; causal or "
-              "with rotary positions keys ≥ seq"};
-    case Op::attention_grad:
-      return {.op = op,
-              .traits = {backward, scratch},
-              .operands = {in("do", "c"), in("qkv", "c", "packed"), in("q", "c", "!packed"), in("k", "c", "!packed"),
-                           in("v", "c", "!packed"), in("lengths", "i32", "padded"), in("o", "c"), in("lse", "f32"),
-                           out("dqkv", "c", {}, "packed"), out("dq", "c", {}, "!packed"), out("dk", "c", {}, "!packed"),
-                           out("dv", "c", {}, "!packed")},
-              .attributes = attention_attributes(false),
-              .work = WorkClass::attention};
+          .traits = {backward, scratch},
+          .operands = {in("do", "c"), in("qkv", "c", "packed"), in("q", "c", "!packed"), in("k", "c", "!packed"),
+                       in("v", "c", "!packed"), in("lengths", "i32", "padded"), in("documents", "i32", "by_document"),
+                       in("o", "c"), in("lse", "f32"), out("dqkv", "c", {}, "packed"), out("dq", "c", {}, "!packed"),
+                       out("dk", "c", {}, "!packed"), out("dv", "c", {}, "!packed")},
+          .attributes = attention_attributes(false),
+          .work = WorkClass::attention};
     case Op::attention_cached:
       return {
           .op = op,

@@ -1,6 +1,6 @@
-// attention: softmax(q·kᵀ / √head_dim)·v by heads, with rotary positions if asked, and without the keys that pad a
-// sample where its length is given. Saves the log of each row's sum of exponentials, from which the backward pass makes
-// the probabilities again.
+// attention: softmax(q·kᵀ / √head_dim)·v by heads, with rotary positions if asked, without the keys that pad a sample
+// where its length is given, and within each document of a row where documents are given. Saves the log of each row's
+// sum of exponentials, from which the backward pass makes the probabilities again.
 #include <algorithm>
 
 #include "engine/core/rope.h"
@@ -59,10 +59,22 @@ void need_lengths(const TensorDesc& lengths, const Attributes& given, std::int64
     mistake("lengths go with no window: a query beyond its sample's length would see no key", "lengths");
 }
 
-/// `operands` are qkv, or q, k and v, and behind them the lengths where they are given.
+/// Queries and keys have to be of one sequence: documents are numbered for both at once.
+void need_documents(const TensorDesc& documents, const Attributes& given, std::span<const TensorDesc> in) {
+  const TensorDesc expected{DType::i32, {in[0].shape[0], in[0].shape[1]}};
+  if (documents.dtype != expected.dtype || documents.shape != expected.shape)
+    mistake(std::string(name_of(documents.dtype)) + " " + documents.shape.str() + " where i32 " + expected.shape.str() +
+                " is needed: the document of each position",
+            "documents");
+  if (in.size() > 1 && in[1].shape[1] != in[0].shape[1])
+    mistake("documents need keys of the queries' own sequence", "documents");
+  if (given.has("lengths")) mistake("documents go with no lengths: -1 is what pads a row", "documents");
+}
+
+/// `operands` are qkv, or q, k and v, and behind them the lengths or the documents where they are given.
 Inference infer_attention(const Attributes& given, std::span<const TensorDesc> operands, DType compute) {
-  const bool padded = given.has("lengths");
-  const std::span<const TensorDesc> in = operands.first(operands.size() - (padded ? 1 : 0));
+  const bool padded = given.has("lengths"), by_document = given.has("documents");
+  const std::span<const TensorDesc> in = operands.first(operands.size() - (padded ? 1 : 0) - (by_document ? 1 : 0));
   if (in.size() == 2) mistake("takes packed qkv, or [q, k, v]; two inputs were given");
   for (const TensorDesc& input : in) {
     need_values(input, compute);
@@ -82,8 +94,12 @@ Inference infer_attention(const Attributes& given, std::span<const TensorDesc> o
       {"heads", heads}, {"kv_heads", kv_heads}, {"causal", given.flag("causal")}, {"packed", in.size() == 1}};
   const Shape& shape = in[0].shape;
   if (padded) {
-    need_lengths(operands.back(), given, shape[0]);
+    need_lengths(operands[in.size()], given, shape[0]);
     inference.attributes.set("padded", true);
+  }
+  if (by_document) {
+    need_documents(operands.back(), given, in);
+    inference.attributes.set("by_document", true);
   }
   set_rope(inference.attributes, rope, dims.of_keys, shape[1]);
   set_scores(inference.attributes, given, shape[1]);
@@ -96,12 +112,12 @@ std::vector<ValueId> gradient_attention(GradientBuilder& build, const Node& node
   std::vector<ValueId> inputs{dy[0]};
   inputs.insert(inputs.end(), node.inputs.begin(), node.inputs.end());
   inputs.insert(inputs.end(), node.outputs.begin(), node.outputs.end());
-  const bool padded = flag(node, "padded");
+  const bool masked = flag(node, "padded") || flag(node, "by_document");
   std::vector<TensorDesc> outputs;
-  for (std::size_t i = 0; i + (padded ? 1 : 0) < node.inputs.size(); ++i)
+  for (std::size_t i = 0; i + (masked ? 1 : 0) < node.inputs.size(); ++i)
     outputs.push_back(input_desc(build.graph(), node, i));
   std::vector<ValueId> gradients = build.node(node, Op::attention_grad, node.attributes, inputs, outputs);
-  if (padded) gradients.push_back(kNone);
+  if (masked) gradients.push_back(kNone);
   return gradients;
 }
 
@@ -132,36 +148,36 @@ std::optional<Rows> rows_of_attention(const Node& node, const Trio& in) {
   return {};
 }
 
-/// Lengths lie as the samples do. They count keys of the whole sequence, so parts of it take all of them. `q`: the
-/// index of q, or packed qkv, in `in`.
-bool lengths_fit(const Node& node, Placing in, std::size_t q) {
-  if (!flag(node, "padded")) return true;
-  const Placement lengths = in[q + (flag(node, "packed") ? 1 : 3)];
-  return in[q].is_shard(0) ? lengths == in[q] : lengths.is_replicate();
+/// Lengths and documents lie as the samples do. They speak of keys of the whole sequence, so parts of it take all of
+/// them. `q`: the index of q, or packed qkv, in `in`.
+bool masks_fit(const Node& node, Placing in, std::size_t q) {
+  if (!flag(node, "padded") && !flag(node, "by_document")) return true;
+  const Placement mask = in[q + (flag(node, "packed") ? 1 : 3)];
+  return in[q].is_shard(0) ? mask == in[q] : mask.is_replicate();
 }
 
 Placed shard_attention(const Graph&, const Node& node, Placing in) {
   const std::optional<Rows> rows = rows_of_attention(node, trio_of(node, in));
-  if (!rows || !lengths_fit(node, in, 0)) return {};
+  if (!rows || !masks_fit(node, in, 0)) return {};
   return std::vector<Placement>{rows->o, rows->lse};
 }
 
-/// Inputs do, qkv | q, k, v, lengths?, o, lse. Queries that are cut give each a share of the gradients of all keys and
-/// values.
+/// Inputs do, qkv | q, k, v, lengths or documents?, o, lse. Queries that are cut give each a share of the gradients of
+/// all keys and values.
 Placed shard_attention_grad(const Graph&, const Node& node, Placing in) {
   const std::size_t n = in.size();
   const Trio trio = trio_of(node, in.subspan(1));
   const std::optional<Rows> rows = rows_of_attention(node, trio);
-  if (!rows || !lengths_fit(node, in, 1) || in[0] != rows->o || in[n - 2] != rows->o || in[n - 1] != rows->lse)
-    return {};
+  if (!rows || !masks_fit(node, in, 1) || in[0] != rows->o || in[n - 2] != rows->o || in[n - 1] != rows->lse) return {};
   if (trio.q == trio.k) return all(node, trio.q);
   return std::vector<Placement>{trio.q, Placement::partial(), Placement::partial()};
 }
 
 /// FLOPs of one of the products between queries and keys, and one between probabilities and values, over all heads and
 /// samples. Causal queries of a part of the sequence count the mean over all parts of their size: half the keys, and
-/// with a window of w of n keys w − w²/2n. `q`, `k`: the first operand that has rows of queries, and of keys; `o`: one
-/// of the shape of the result.
+/// with a window of w of n keys w − w²/2n. Where a row has documents, their lengths are not known before the data is:
+/// the row counts as one, which is the most. `q`, `k`: the first operand that has rows of queries, and of keys; `o`:
+/// one of the shape of the result.
 double pair_flops(const Signature& signature, std::size_t q, std::size_t k, std::size_t o) {
   const Shape &results = signature.operands[o].shape, &queries = signature.operands[q].shape;
   const double keys = static_cast<double>(signature.operands[k].shape[1]);

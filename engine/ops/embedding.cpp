@@ -1,4 +1,5 @@
-// embedding, positions: rows of a table, chosen by ids or by place in the sequence.
+// embedding, positions: rows of a table, chosen by ids or by place in the sequence; document_positions: the ids of
+// places that start again in each document of a row.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -17,8 +18,19 @@ Inference infer_embedding(const Attributes& given, std::span<const TensorDesc> i
   return {.attributes = {}, .parameters = {table(given)}, .outputs = {{compute, Shape(sizes)}}, .saved_names = {}};
 }
 
+void need_documents(const TensorDesc& documents, const Shape& input) {
+  const TensorDesc expected{DType::i32, {input[0], input[1]}};
+  if (documents.dtype != expected.dtype || documents.shape != expected.shape)
+    mistake(std::string(name_of(documents.dtype)) + " " + documents.shape.str() + " where i32 " + expected.shape.str() +
+                " is needed: the document of each position",
+            "documents");
+}
+
+/// Where documents are given, NodeMaker makes an embedding of document_positions of the node; what must fit is the
+/// same.
 Inference infer_positions(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_rank_least(inputs[0], 2);
+  if (given.has("documents")) need_documents(inputs[1], inputs[0].shape);
   const std::int64_t seq = inputs[0].shape[1], rows = given.integer("rows"), offset = given.integer("offset");
   if (seq + offset > rows)
     mistake("the sequence has " + std::to_string(seq) + " positions" +
@@ -77,17 +89,22 @@ Placed shard_columns(const Graph&, const Node& node, Placing in) {
 
 /// The axes that cut the sequence give each rank the rows of its part: they follow from the mesh, since the op reads no
 /// data. Ranks that add up their outputs (Node::once) are a whole table apart.
+Affine first_of_sequence(const Graph& graph, std::int64_t seq) {
+  Affine first;
+  for (Axis axis : graph.mesh.active(kSequenceAxes)) first.along(axis) = seq /= graph.mesh.size(axis);
+  return first;
+}
 Affine first_position(const Graph& graph, const Node& node) {
   const std::int64_t rows = input_shape(graph, node, 0)[0];
-  Affine first;
-  std::int64_t part = graph.value(node.outputs[0]).shape()[0];
-  for (Axis axis : kAxes) {
-    const int ranks = graph.mesh.size(axis);
-    if (ranks == 1) continue;
-    if (node.once.has(axis)) first.along(axis) = rows;
-    if (kSequenceAxes.has(axis)) first.along(axis) = part /= ranks;
-  }
+  Affine first = first_of_sequence(graph, graph.value(node.outputs[0]).shape()[0]);
+  for (Axis axis : graph.mesh.active(node.once)) first.along(axis) = rows;
   return first;
+}
+
+/// By samples. A part of the sequence has its own places in the documents of the whole one.
+Placed shard_document_positions(const Graph&, const Node& node, Placing in) {
+  if (in[0].is_shard(0)) return all(node, in[0]);
+  return {};
 }
 
 Placed shard_positions_by_origin(const Graph& graph, const Node& node, std::int64_t step) {
@@ -155,6 +172,16 @@ OpDef positions() {
   def.origin = first_position;
   def.localize = localize_once;
   def.cost = cost_rows;
+  return def;
+}
+
+OpDef document_positions() {
+  OpDef def{.op = Op::document_positions};
+  def.shard = shard_document_positions;
+  def.shard_by_origin = [](const Graph&, const Node& node, std::int64_t) { return all(node, Placement::shard(1)); };
+  def.origin = [](const Graph& graph, const Node& node) {
+    return first_of_sequence(graph, input_shape(graph, node, 0)[1]);
+  };
   return def;
 }
 

@@ -18,7 +18,7 @@ Node unpack_attention(Graph& graph, Node& attention) {
     node.outputs.push_back(graph.add_value(
         {.name = attention.name + suffix, .spec = {packed.dtype(), packed.shape().with_last(count * head_dim)}}));
   std::vector<ValueId> inputs = node.outputs;
-  inputs.insert(inputs.end(), attention.inputs.begin() + 1, attention.inputs.end());  // lengths
+  inputs.insert(inputs.end(), attention.inputs.begin() + 1, attention.inputs.end());  // lengths or documents
   attention.inputs = std::move(inputs);
   attention.attributes.set("packed", false);
   return node;

@@ -32,6 +32,11 @@ void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attrib
     const DType compute = compute_of(entry.name);
     const bool is_random = has(def.op, Trait::random);
     const Inference inference = def.infer(given, infer_inputs(def, data, compute), compute);
+    if (def.op == Op::positions && given.has("documents")) {
+      Attributes rows{{"rows", given.integer("rows")}, {"dim", given.integer("dim")}};
+      const ValueId ids = document_positions(file_node, entry.name, data[1], given.integer("offset"), scope.block);
+      return make(file_node, definition(Op::embedding), rows, init, {ids}, scope, entry);
+    }
     for (const ParameterDef& parameter : inference.parameters) check_size(parameter.shape);
     for (const TensorDesc& output : inference.outputs) check_size(output.shape);
     if (is_random && (reading_.options.mode != BuildOptions::Mode::train || given.real("p") == 0)) {
@@ -92,6 +97,21 @@ ValueId NodeMaker::cast(ValueId from, DType dtype, std::int32_t block) {
   value.alias_of = kNone;
   value.spec.format = dtype;
   at->second = reading_.graph.add_value(std::move(value));
+  node.outputs = {at->second};
+  add(std::move(node));
+  return at->second;
+}
+
+/// Places in documents, as rows of a table from `offset` on; one node for all that read them so.
+ValueId NodeMaker::document_positions(const yaml::Node& file_node, const std::string& reader, ValueId documents,
+                                      std::int64_t offset, std::int32_t block) {
+  const auto [at, fresh] = document_positions_.try_emplace({documents, offset}, kNone);
+  if (!fresh) return at->second;
+  Node node{.name = reader + ".ids", .op = Op::document_positions, .inputs = {documents}, .block = block};
+  node.origin = {file_node.file(), file_node.line, file_node.column};
+  if (offset > 0) node.attributes.set("offset", offset);
+  at->second =
+      reading_.graph.add_value({.name = node.name, .spec = {DType::i32, reading_.graph.value(documents).shape()}});
   node.outputs = {at->second};
   add(std::move(node));
   return at->second;

@@ -104,6 +104,8 @@ class NodeMaker {
   bool needs_cast(const OpDef& def, const std::vector<ValueId>& data, std::size_t index, DType compute) const;
   std::vector<TensorDesc> infer_inputs(const OpDef& def, const std::vector<ValueId>& data, DType compute) const;
   ValueId cast(ValueId from, DType dtype, std::int32_t block);
+  ValueId document_positions(const yaml::Node& file_node, const std::string& reader, ValueId documents,
+                             std::int64_t offset, std::int32_t block);
   bool add_parameters(Node& node, const Inference& inference, const Attributes& given, const yaml::Node& file_node,
                       const std::optional<Init>& init, const Scope& scope, DType compute, Entry& entry);
   ValueId tied_weight(const std::string& name, const ParameterDef& def, const yaml::Node& file_node, const Scope& scope,
@@ -115,6 +117,7 @@ class NodeMaker {
 
   Reading& reading_;
   std::map<std::pair<ValueId, DType>, ValueId> casts_;
+  std::map<std::pair<ValueId, std::int64_t>, ValueId> document_positions_;  ///< by documents and offset
   std::vector<bool> batched_;  ///< by value: whether its dim 0 goes back to the batch
 };
 

@@ -25,6 +25,9 @@ Prepared prepare_bias_grad(const Signature& signature, const Context& context);
 Prepared prepare_attention_cached(const Signature& signature, const Context& context);
 std::int64_t attention_cached_workspace(const Signature& signature, const Context& context);
 
+// kernels/documents.h
+Prepared prepare_document_positions(const Signature& signature, const Context& context);
+
 // kernels/dropout.h
 Prepared prepare_dropout(const Signature& signature, const Context& context);
 

@@ -24,6 +24,9 @@ Prepared prepare_bias_grad(const Signature& signature, const Context& context);
 Prepared prepare_attention(const Signature& signature, const Context& context);
 Prepared prepare_attention_grad(const Signature& signature, const Context& context);
 
+// kernels/documents.h
+Prepared prepare_document_positions(const Signature& signature, const Context& context);
+
 // kernels/attention_cached.h
 Prepared prepare_attention_cached(const Signature& signature, const Context& context);
 

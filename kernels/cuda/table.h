@@ -18,11 +18,11 @@ namespace trainer::kernels::cuda {
 /// meets one writes it here (of several in a program, one of them) and gives NaN for what it would have read, so that
 /// no update is made of it. In host memory that the device writes; whoever runs programs looks at it after each.
 struct Fault {
-  enum Kind : std::int32_t { none, id, target, length };
+  enum Kind : std::int32_t { none, id, target, length, document };
   std::int32_t kind = none;
   std::int32_t value = 0;  ///< what was given
   std::int64_t place = 0;  ///< its index among the operand's elements
-  std::int64_t bound = 0;  ///< allowed is [0, bound), of a length [1, bound]
+  std::int64_t bound = 0;  ///< allowed is [0, bound), of a length [1, bound]; of a document: positions of a row
 };
 
 /// A device as kernels are prepared for it. Prepared kernels point into it.

@@ -56,14 +56,17 @@ std::int64_t rotated(const Signature& s, int q) {
                                  size_of(s.operands[static_cast<std::size_t>(q)].dtype);
 }
 
+/// Where the document of each position begins and ends.
+std::int64_t document_bounds(const AttentionShape& a) { return a.by_document ? aligned(2 * a.batch * a.keys * 4) : 0; }
+
 std::int64_t attention_workspace(const Signature& s) {
-  return aligned(rotated(s, 0)) + (uses_cudnn(s) ? kFusedAttention : 0);
+  return document_bounds(attention_shape(s, 0)) + aligned(rotated(s, 0)) + (uses_cudnn(s) ? kFusedAttention : 0);
 }
 
 /// delta, a number a row; no sums of dq or of shared keys, since a block makes each gradient whole.
 std::int64_t attention_grad_workspace(const Signature& s) {
   const AttentionShape a = attention_shape(s, 1);
-  return aligned(a.batch * a.heads * a.queries * kF32) + rotated(s, 1);
+  return document_bounds(a) + aligned(a.batch * a.heads * a.queries * kF32) + rotated(s, 1);
 }
 
 /// Sorts (row, place) pairs, so that the gradients of a row are summed in the order of their places.
@@ -170,7 +173,7 @@ bool uses_cudnn(const Signature& s) {
   if (s.op != Op::attention || (s.operands[0].dtype != DType::bf16 && s.operands[0].dtype != DType::f16)) return false;
   const AttentionShape a = attention_shape(s, 0);
   return a.head_dim % 8 == 0 && a.head_dim <= 128 && a.v_dim == a.head_dim && a.queries > 1 && a.queries == a.keys &&
-         a.softcap == 0 && a.window == a.keys && !a.padded;
+         a.softcap == 0 && a.window == a.keys && !a.padded && !a.by_document;
 }
 
 Layout CudaTarget::preferred_layout(const Signature&, int) const { return Layout::row_major; }

@@ -1,5 +1,5 @@
 """Goldens of ops that move values and change none, of those that sum or normalise over other dims than the last, and of attention to samples
-that are padded: PyTorch's outputs and gradients in f64, written to layout.safetensors in the form of op_goldens.py.
+that are padded or have several documents: PyTorch's outputs and gradients in f64, written to layout.safetensors in the form of op_goldens.py.
 """
 
 import json
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from op_goldens import GENERATOR, Cases, integers, normal
+from op_goldens import GENERATOR, Cases, attention, document_places, integers, normal
 
 
 def splits(cases):
@@ -73,10 +73,33 @@ def lengths(cases):
                   {"heads": h, "kv_heads": g, "causal": causal, "packed": packed, "rope_theta": 0.0, "padded": True})
 
 
+def documents(cases):
+    """Attention within the documents of a row, by a mask of blocks, and the places in documents."""
+    rows_of = lambda t, rows: torch.tensor([sum(([i] * n for i, n in enumerate(row)), [])[:t] + [-1] * (t - sum(row)) for row in rows], dtype=torch.int32)
+    # name, seq, heads, kv_heads, head_dim, causal, packed, theta, lengths of documents by row
+    for name, t, h, g, d, causal, packed, theta, rows in [
+        ("packed", 9, 2, 2, 4, True, True, 0.0, [[4, 1, 3], [9]]), ("rope", 7, 4, 2, 6, True, False, 500.0, [[1, 6], [2, 3], []]),
+        ("full", 8, 2, 1, 4, False, False, 500.0, [[5, 3]]), ("long", 140, 1, 1, 4, True, True, 100.0, [[1, 66, 70]]), ("blocks", 130, 1, 1, 2, False, True, 0.0, [[64, 65]]),
+    ]:
+        numbers = rows_of(t, rows)
+        b = len(rows)
+
+        def attend(*operands):
+            q, k, v = operands[0].split([h * d, g * d, g * d], -1) if packed else operands[:3]
+            return attention(q, k, v, h, g, causal, theta, numbers)
+
+        inputs = [normal(b, t, (h + 2 * g) * d)] if packed else [normal(b, t, h * d), normal(b, t, g * d), normal(b, t, g * d)]
+        cases.add(f"attention.documents_{name}", "attention", inputs + [numbers], attend,
+                  {"heads": h, "kv_heads": g, "causal": causal, "packed": packed, "rope_theta": theta, "by_document": True})
+    numbers = rows_of(12, [[1, 4, 5], [12], []])
+    cases.add("document_positions.rows", "document_positions", [numbers], document_places, gradients=False)
+    cases.add("document_positions.offset", "document_positions", [numbers], lambda x: document_places(x) + 2, {"offset": 2}, gradients=False)
+
+
 def make(path, save_file):
     GENERATOR.manual_seed(21)
     cases = Cases()
-    for part in (splits, moves, means, sequences, lengths):
+    for part in (splits, moves, means, sequences, lengths, documents):
         part(cases)
     arrays = {k: np.ascontiguousarray(t.numpy()) for k, t in cases.tensors.items()}
     save_file(arrays, path, {"cases": json.dumps(cases.list), "torch": torch.__version__})

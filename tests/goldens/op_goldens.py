@@ -92,25 +92,43 @@ def norms(cases):
             cases.add(f"rms_norm.{name}", "rms_norm", [x, weights[0]], lambda x, w: rms(x, w, eps), {"eps": eps})
 
 
-def rotate(x, theta):
-    """x [batch, heads, seq, head_dim]: halves turned by position · theta^(-2j / head_dim)."""
+def document_places(documents):
+    """Of documents [batch, seq]: the place of each position in its document; of padding, -1, 0."""
+    places = torch.zeros_like(documents)
+    for row, out in zip(documents.tolist(), places):
+        for i in range(1, len(row)):
+            out[i] = out[i - 1] + 1 if row[i] == row[i - 1] != -1 else 0
+    return places
+
+
+def rotate(x, theta, places=None):
+    """x [batch, heads, seq, head_dim]: halves turned by position · theta^(-2j / head_dim). `places`: positions [batch, seq] other than 0, 1, 2, ..."""
     half = x.shape[-1] // 2
-    angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * theta ** (-2.0 * torch.arange(half, dtype=x.dtype) / x.shape[-1])
+    places = torch.arange(x.shape[2])[None] if places is None else places
+    angle = places[:, None, :, None].to(x.dtype) * theta ** (-2.0 * torch.arange(half, dtype=x.dtype) / x.shape[-1])
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
 
 
-def attention(q, k, v, heads, kv_heads, causal, theta):
-    """q [batch, seq, heads·head_dim], k and v [batch, seq, kv_heads·head_dim] → o like q, lse [batch, heads, seq]."""
+def attention(q, k, v, heads, kv_heads, causal, theta, documents=None):
+    """q [batch, seq, heads·head_dim], k and v [batch, seq, kv_heads·head_dim] → o like q, lse [batch, heads, seq]. Within documents [batch, seq], if
+    there are any; of padding, -1, both are 0."""
     split = lambda t, n: t.reshape(t.shape[0], t.shape[1], n, -1).transpose(1, 2)
     q, k, v = split(q, heads), split(k, kv_heads), split(v, kv_heads)
     if theta:
-        q, k = rotate(q, theta), rotate(k, theta)
+        places = None if documents is None else document_places(documents)
+        q, k = rotate(q, theta, places), rotate(k, theta, places)
     k, v = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (k, v))
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
     if causal:
         seq = q.shape[2]
         scores = scores.masked_fill(torch.ones(seq, seq, dtype=torch.bool).triu(1), -math.inf)
+    if documents is not None:
+        there = (documents >= 0)[:, None, :, None]
+        apart = documents[:, None, :, None] != documents[:, None, None, :]
+        scores = scores.masked_fill(apart & there, -math.inf)
+        o = (torch.softmax(scores, -1) @ v).masked_fill(~there, 0.0)
+        return o.transpose(1, 2).flatten(2), torch.logsumexp(scores, -1).masked_fill(~there[..., 0], 0.0)
     o = torch.softmax(scores, -1) @ v
     return o.transpose(1, 2).flatten(2), torch.logsumexp(scores, -1)
 

@@ -32,23 +32,43 @@ struct Case {
   bool interleaved = false;    ///< RoPE's pairs
   std::int64_t rope_dims = 0;  ///< elements of a head that turn (0: all)
   std::string scaling{};       ///< of RoPE's frequencies
-  double factor = 0, softcap = 0;       ///< on scores (0: 1/√dim), and their bound (0: none)
-  std::int64_t window = 0;              ///< keys that a query sees at most (0: all before it)
-  std::int64_t v_dim = 0;               ///< elements of a head of v and o (0: as of q and k)
-  std::vector<std::int32_t> lengths{};  ///< keys of each sample; none: all of them
+  double factor = 0, softcap = 0;         ///< on scores (0: 1/√dim), and their bound (0: none)
+  std::int64_t window = 0;                ///< keys that a query sees at most (0: all before it)
+  std::int64_t v_dim = 0;                 ///< elements of a head of v and o (0: as of q and k)
+  std::vector<std::int32_t> lengths{};    ///< keys of each sample; none: all of them
+  std::vector<std::int32_t> documents{};  ///< of each key, -1 of padding; none: each sample is one
 
   std::int64_t num_keys() const { return keys == 0 ? seq : keys; }
   std::int64_t tokens() const { return batch * seq; }
   std::int64_t key_tokens() const { return batch * num_keys(); }
+  std::int32_t document(std::int64_t b, std::int64_t position) const {
+    return documents.empty() ? 0 : documents[static_cast<std::size_t>(b * num_keys() + position)];
+  }
+  /// Where the document of a position begins and ends; of padding, nowhere.
+  std::int64_t document_begin(std::int64_t b, std::int64_t position) const {
+    std::int64_t begin = position;
+    while (begin > 0 && document(b, begin - 1) == document(b, position)) --begin;
+    return begin;
+  }
+  std::int64_t document_end(std::int64_t b, std::int64_t position) const {
+    std::int64_t end = position;
+    while (document(b, position) != -1 && end < num_keys() && document(b, end) == document(b, position)) ++end;
+    return end;
+  }
   /// Keys that query `t` sees: [first, seen).
-  std::int64_t first(std::int64_t t) const {
-    return window == 0 ? 0 : std::max<std::int64_t>(0, origin + t - window + 1);
+  std::int64_t first(std::int64_t b, std::int64_t t) const {
+    const std::int64_t begin = documents.empty() ? 0 : document_begin(b, origin + t);
+    return window == 0 ? begin : std::max<std::int64_t>(begin, origin + t - window + 1);
   }
   std::int64_t seen(std::int64_t b, std::int64_t t) const {
+    if (!documents.empty()) {
+      const std::int64_t end = document_end(b, origin + t);
+      return document(b, origin + t) == -1 ? first(b, t) : causal ? std::min(end, origin + t + 1) : end;
+    }
     const std::int64_t there = lengths.empty() ? num_keys() : lengths[static_cast<std::size_t>(b)];
     return causal ? std::min(there, origin + t + 1) : there;
   }
-  std::size_t num_inputs() const { return (packed ? 1U : 3U) + (lengths.empty() ? 0U : 1U); }
+  std::size_t num_inputs() const { return (packed ? 1U : 3U) + (lengths.empty() && documents.empty() ? 0U : 1U); }
   double scale() const { return factor != 0 ? factor : 1 / std::sqrt(static_cast<double>(dim)); }
   double capped(double score) const { return softcap == 0 ? score : softcap * std::tanh(score / softcap); }
   /// The slope of `capped` where it gave `score`.
@@ -61,7 +81,8 @@ struct Case {
            (theta > 0 ? (interleaved ? " neighbours of " : " halves of ") + std::to_string(turned()) + " " + scaling
                       : "") +
            " scale " + std::to_string(scale()) + " softcap " + std::to_string(softcap) + " window " +
-           std::to_string(window) + " values " + std::to_string(values()) + (lengths.empty() ? "" : " lengths");
+           std::to_string(window) + " values " + std::to_string(values()) + (lengths.empty() ? "" : " lengths") +
+           (documents.empty() ? "" : " documents");
   }
   std::int64_t values() const { return v_dim == 0 ? dim : v_dim; }
   std::int64_t turned() const { return rope_dims == 0 ? dim : rope_dims; }
@@ -75,6 +96,7 @@ struct Case {
     if (softcap != 0) all.set("softcap", softcap);
     if (window != 0) all.set("window", window);
     if (!lengths.empty()) all.set("padded", true);
+    if (!documents.empty()) all.set("by_document", true);
     return all;
   }
 };
@@ -175,6 +197,46 @@ inline std::vector<Case> length_cases(DType dtype) {
   return cases;
 }
 
+/// Rows of documents of such lengths, then padding.
+inline std::vector<std::int32_t> documents_of(std::int64_t keys, const std::vector<std::vector<std::int64_t>>& rows) {
+  std::vector<std::int32_t> documents;
+  for (const std::vector<std::int64_t>& lengths : rows) {
+    std::vector<std::int32_t> row;
+    for (std::size_t i = 0; i < lengths.size(); ++i)
+      row.insert(row.end(), static_cast<std::size_t>(lengths[i]), static_cast<std::int32_t>(i));
+    row.resize(static_cast<std::size_t>(keys), -1);
+    documents.insert(documents.end(), row.begin(), row.end());
+  }
+  return documents;
+}
+
+/// Rows of several documents: of one token, that end within blocks and at their ends, with padding and without, a whole
+/// row of padding; with all that attention has, and of a part of the queries, which begins in a document or in padding.
+inline std::vector<Case> document_cases(DType dtype) {
+  std::vector<Case> cases;
+  const auto add = [&](Case c, const std::vector<std::vector<std::int64_t>>& rows) {
+    c.dtype = dtype, c.batch = static_cast<std::int64_t>(rows.size()), c.documents = documents_of(c.num_keys(), rows);
+    cases.push_back(std::move(c));
+  };
+  for (const bool causal : {true, false}) {
+    add({3, 67, 2, 1, 16, causal, true}, {{1, 2, 64}, {40, 1, 20}, {}});
+    add({1, 150, 2, 2, 20, causal, false, 500.0}, {{64, 64, 1, 1, 20}});
+    add({1, 130, 2, 1, 64, causal, true, 100.0}, {{65, 30}});
+    for (const auto& [seq, keys, origin] : {Part{17, 65, causal ? 0 : 48}, {64, 192, 64}, {40, 150, 30}, {1, 100, 50}})
+      add({1, seq, 2, 1, 12, causal, false, origin % 3 == 0 ? 1000.0 : 0, dtype, keys, origin},
+          {{origin / 2 + 1, 20, keys - origin / 2 - 40}});
+    add({2, 40, 1, 1, 12, causal, false, 100.0, dtype, 150, 60}, {{20, 30}, {70, 5, 1}});  // parts that are padding
+  }
+  add({1, 90, 2, 1, 100, true, true, 100.0}, {{30, 50, 3}});
+  cases.back().softcap = 2, cases.back().window = 9;
+  add({1, 150, 2, 1, 24, true, false, 100.0}, {{3, 90}});
+  cases.back().v_dim = 16, cases.back().window = 65, cases.back().factor = 0.3, cases.back().rope_dims = 10;
+  cases.back().interleaved = true;
+  add({1, 40, 1, 1, 256, false, true}, {{17, 20}});
+  add({1, 260, 1, 1, 32, true, true}, {{70, 1, 140, 40}});
+  return cases;
+}
+
 using Doubles = std::vector<double>;
 
 // ---- The reference ----
@@ -214,18 +276,20 @@ inline Doubles rotated(const Case& c, Doubles x, std::int64_t heads, std::int64_
                              : scaled.angles[static_cast<std::size_t>(j)];
   };
   for (std::int64_t b = 0; b < c.batch; ++b)
-    for (std::int64_t t = 0; t < rows; ++t)
+    for (std::int64_t t = 0; t < rows; ++t) {
+      const std::int64_t place = origin + t - (c.documents.empty() ? 0 : c.document_begin(b, origin + t));
       for (std::int64_t h = 0; h < heads; ++h)
         for (std::int64_t j = 0; j < pairs; ++j) {
           const std::size_t vector = static_cast<std::size_t>(((b * rows + t) * heads + h) * c.dim);
           double& first = x[vector + static_cast<std::size_t>(c.interleaved ? 2 * j : j)];
           double& second = x[vector + static_cast<std::size_t>(c.interleaved ? 2 * j + 1 : j + pairs)];
-          const double angle = static_cast<double>(origin + t) * frequency(j);
+          const double angle = static_cast<double>(place) * frequency(j);
           const double x1 = first, x2 = second, cosine = scaled.factor * std::cos(angle),
                        sine = sign * scaled.factor * std::sin(angle);
           first = x1 * cosine - x2 * sine;
           second = x2 * cosine + x1 * sine;
         }
+    }
   return x;
 }
 inline Doubles rotated_q(const Case& c, Doubles q, double sign) {
@@ -251,7 +315,8 @@ inline Outputs reference(const Case& c, const Inputs& in) {
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t h = 0; h < c.heads; ++h)
       for (std::int64_t i = 0; i < c.seq; ++i) {
-        const std::int64_t kv = h / (c.heads / c.kv_heads), first = c.first(i), end = c.seen(b, i);
+        const std::int64_t kv = h / (c.heads / c.kv_heads), first = c.first(b, i), end = c.seen(b, i);
+        if (first == end) continue;  // padding
         Doubles s;
         for (std::int64_t j = first; j < end; ++j)
           s.push_back(c.capped(c.scale() * dot(c.dim, q, at(c, b, i, h), k, key_at(c, b, j, kv))));
@@ -277,7 +342,7 @@ inline Gradients reference_grad(const Case& c, const Inputs& in, const Outputs& 
         const std::size_t qi = at(c, b, i, h), oi = result_at(c, b, i, h);
         const double delta = dot(c.values(), in.d_o, oi, out.o, oi),
                      lse = out.lse[static_cast<std::size_t>((b * c.heads + h) * c.seq + i)];
-        for (std::int64_t j = c.first(i); j < c.seen(b, i); ++j) {
+        for (std::int64_t j = c.first(b, i); j < c.seen(b, i); ++j) {
           const std::size_t kj = key_at(c, b, j, kv), vj = value_at(c, b, j, kv);
           const double score = c.capped(c.scale() * dot(c.dim, q, qi, k, kj)), p = std::exp(score - lse),
                        ds = p * c.slope(score) * (dot(c.values(), in.d_o, oi, in.v, vj) - delta);
@@ -390,6 +455,7 @@ inline Signature signature_of(const Case& c, Op op) {
   Signature s{op, c.attributes(), trio_descs(c)};
   if (op == Op::attention_grad) s.operands.insert(s.operands.begin(), o);
   if (!c.lengths.empty()) s.operands.push_back({DType::i32, Shape{c.batch}});
+  if (!c.documents.empty()) s.operands.push_back({DType::i32, Shape{c.batch, c.num_keys()}});
   s.operands.insert(s.operands.end(), {o, lse});
   if (op == Op::attention_grad)
     for (const TensorDesc& desc : trio_descs(c)) s.operands.push_back(desc);
@@ -414,9 +480,9 @@ inline void put_trio(const Case& c, const Inputs& in, Run& run, std::size_t firs
   each_of_trio(c, [&](int operand, std::int64_t index, int part, std::size_t element) {
     put(c.dtype, run.operands[first + static_cast<std::size_t>(operand)].data(), index, (*parts[part])[element]);
   });
-  if (!c.lengths.empty())
-    std::memcpy(run.operands[first + c.num_inputs() - 1].data(), c.lengths.data(),
-                c.lengths.size() * sizeof(std::int32_t));
+  for (const auto* masks : {&c.lengths, &c.documents})
+    if (!masks->empty())
+      std::memcpy(run.operands[first + c.num_inputs() - 1].data(), masks->data(), masks->size() * sizeof(std::int32_t));
 }
 
 inline void put_all(DType dtype, const Doubles& x, Guarded& to) {

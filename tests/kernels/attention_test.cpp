@@ -60,6 +60,57 @@ TEST_CASE("samples that are padded: keys from a sample's length on are not seen,
     for (const Case& c : length_cases(dtype)) check_case(c, few_runners());
 }
 
+TEST_CASE("documents of a row: a position sees its own, positions start again in each, padding is 0") {
+  for (DType dtype : compute_dtypes())
+    for (const Case& c : document_cases(dtype)) check_case(c, few_runners());
+}
+
+TEST_CASE("documents: what lies in other documents and in padding touches no bit of one") {
+  for (DType dtype : compute_dtypes()) {
+    Case c{2, 150, 2, 1, 16, true, false, 100.0, dtype};
+    c.documents = documents_of(150, {{40, 70, 30}, {1, 149}});
+    const Inputs in = inputs_of(c);
+    Inputs other = in;
+    const auto elsewhere = [&](std::int64_t row) { return row < 150 && (row < 40 || row >= 110); };
+    for (Doubles* part : {&other.q, &other.k, &other.v, &other.d_o})
+      for (std::size_t i = 0; i < part->size(); ++i)
+        if (elsewhere(static_cast<std::int64_t>(i / (part->size() / 300))))
+          (*part)[i] = rounded(dtype, (*part)[i] * 1e3 + 7);
+    Run before = run_forward(c, in, best_runner()), after = run_forward(c, other, best_runner());
+    const Outputs a = outputs_of(c, before), b = outputs_of(c, after);
+    CHECK(std::equal(a.o.begin() + 40 * 32, a.o.begin() + 110 * 32, b.o.begin() + 40 * 32));
+    CHECK_FALSE(std::equal(a.o.begin(), a.o.begin() + 40 * 32, b.o.begin()));
+    CHECK(std::all_of(a.o.begin() + 140 * 32, a.o.begin() + 150 * 32, [](double x) { return x == 0; }));
+    Run grad_before = run_backward(c, in, rounded(c, a), best_runner()),
+        grad_after = run_backward(c, other, rounded(c, b), best_runner());
+    const Gradients x = gradients_of(c, grad_before), y = gradients_of(c, grad_after);
+    CHECK(std::equal(x.dq.begin() + 40 * 32, x.dq.begin() + 110 * 32, y.dq.begin() + 40 * 32));
+    CHECK(std::equal(x.dk.begin() + 40 * 16, x.dk.begin() + 110 * 16, y.dk.begin() + 40 * 16));
+    CHECK(std::equal(x.dv.begin() + 40 * 16, x.dv.begin() + 110 * 16, y.dv.begin() + 40 * 16));
+  }
+}
+
+TEST_CASE("numbers of documents that descend, or are less than -1, are an error that names the place") {
+  for (const auto& [number, position] : {std::pair{0, 30}, {-2, 66}, {1, 66}}) {
+    Case c{2, 67, 1, 1, 16, false, true};
+    c.documents = documents_of(67, {{67}, {20, 40}});
+    c.documents[static_cast<std::size_t>(67 + position)] = number;
+    const Inputs in = inputs_of(c);
+    for (Runner* runner : few_runners()) {
+      CAPTURE(runner->name());
+      std::string said;
+      try {
+        run_forward(c, in, *runner);
+      } catch (const DataError& error) {
+        said = error.what();
+      }
+      CHECK(said == "document " + std::to_string(number) + " at position " + std::to_string(position) +
+                        " of sample 1 of the batch: numbers of documents are 0 or more and never descend, but for -1 "
+                        "at the end");
+    }
+  }
+}
+
 TEST_CASE("a length of no key, or of more than there are, is an error that names the sample") {
   for (const std::int32_t wrong : {0, -3, 68}) {
     Case c{2, 67, 1, 1, 16, false, true};

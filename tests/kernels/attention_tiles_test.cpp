@@ -130,6 +130,10 @@ TEST_CASE("tiles take heads of values of another size than those of keys") {
   for (const Case& c : value_cases(DType::bf16)) check_case(c, tiles());
 }
 
+TEST_CASE("documents of a row") {
+  for (const Case& c : document_cases(DType::bf16)) check_case(c, tiles());
+}
+
 TEST_CASE("tiles take queries of a part of the sequence") {
   for (const auto& [seq, keys, origin] : kParts)
     for (bool causal : {true, false})

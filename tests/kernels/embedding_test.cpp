@@ -152,6 +152,25 @@ TEST_CASE("positions may begin further down in the table") {
     }
 }
 
+TEST_CASE("places in documents: from 0 in each, of a part of the sequence too; padding has the place 0") {
+  // Rows of 150: documents that end on any boundary, one document, padding alone.
+  std::vector<double> numbers;
+  for (const std::vector<int>& lengths : {std::vector{1, 63, 2, 70}, {150}, {}}) {
+    std::vector<double> row;
+    for (std::size_t i = 0; i < lengths.size(); ++i)
+      row.insert(row.end(), static_cast<std::size_t>(lengths[i]), static_cast<double>(3 * i));
+    row.resize(150, -1);
+    numbers.insert(numbers.end(), row.begin(), row.end());
+  }
+  reference::Tensor documents({3, 150});
+  documents.data = numbers;
+  const Attributes none, offset{{"offset", std::int64_t{2}}};
+  for (const Attributes& attributes : {none, offset})
+    for (const auto& [seq, origin] : {std::pair{150, 0}, {50, 0}, {50, 50}, {70, 80}})
+      hold(Op::document_positions, attributes, {{DType::i32, documents}}, {{DType::i32, Shape{3, seq}}},
+           {.origin = origin});
+}
+
 TEST_CASE("positions that the table has not are refused") {
   const Buffer weight = normals(DType::f32, 9 * 2, 11);
   Buffer y(4 * 2 * 4);

@@ -39,6 +39,7 @@ std::size_t first_parameter(Op op) {
 }
 
 DType output_dtype(Op op, std::size_t index, DType compute) {
+  if (op == Op::document_positions) return DType::i32;
   if (index > 0 && op != Op::split) return op == Op::max_pool2d ? DType::i32 : DType::f32;
   return is_loss(op) ? DType::f64 : compute;
 }

@@ -131,6 +131,8 @@ std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const 
   if ((node.op == Op::attention || node.op == Op::attention_grad) && in[q].is_shard(1))
     return rank * graph.value(node.inputs[q]).shape()[1] / kRanks;
   if (node.op == Op::positions && out[0].is_shard(0)) return rank * graph.value(node.outputs[0]).shape()[0] / kRanks;
+  if (node.op == Op::document_positions && out[0].is_shard(1))
+    return rank * graph.value(node.outputs[0]).shape()[1] / kRanks;
   if (node.op == Op::positions && flag(node, "partial")) return rank * graph.value(node.inputs[0]).shape()[0];
   if (node.op == Op::positions_grad && in[0].is_shard(0)) return rank * piece(0);
   if (node.op == Op::embedding && in[1].is_shard(0)) return rank * piece(1);
@@ -265,6 +267,24 @@ Case padded(Attributes attributes, std::vector<Shape> in, const std::vector<Shap
   return c;
 }
 
+/// Attention within such documents of rows.
+Case by_document(Attributes attributes, std::vector<Shape> in, const std::vector<Shape>& out,
+                 std::vector<double> documents) {
+  attributes.set("by_document", true);
+  in.push_back({in[0][0], in[0][1]});
+  std::vector<int> limits(in.size(), 0);
+  limits.back() = 9;
+  Case c = make_case(Op::attention, attributes, in, out, limits);
+  c.in.back().data = std::move(documents);
+  return c;
+}
+
+Case document_positions() {
+  Case c = make_case(Op::document_positions, {{"offset", std::int64_t{1}}}, {{2, 6}}, {{2, 6}}, {9});
+  c.in[0].data = {0, 0, 1, 1, 1, 2, 0, 3, 3, 3, -1, -1};
+  return c;
+}
+
 std::vector<Case> cases() {
   const Attributes p{{"p", 0.5}, {"key", std::int64_t{77}}}, bias{{"bias", true}}, norm{{"bias", true}, {"eps", 1e-5}};
   std::vector<Case> list{
@@ -302,6 +322,10 @@ std::vector<Case> cases() {
                 {{2, 2, 4}, {2, 2, 2}}),
       padded(attention(4, 2, false), {{2, 4, 8}, {2, 4, 4}, {2, 4, 4}}, {{2, 4, 8}, {2, 4, 4}}, {3, 1}),
       padded(attention(4, 4, true, false), {{2, 3, 24}}, {{2, 3, 8}, {2, 4, 3}}, {2, 3}),
+      by_document(attention(4, 2, false), {{2, 4, 8}, {2, 4, 4}, {2, 4, 4}}, {{2, 4, 8}, {2, 4, 4}},
+                  {0, 1, 1, 1, 0, 0, 0, -1}),
+      by_document(attention(4, 4, true, false), {{2, 3, 24}}, {{2, 3, 8}, {2, 4, 3}}, {0, 0, 1, 0, -1, -1}),
+      document_positions(),
       make_case(Op::split, {}, {{4, 2, 24}}, {{4, 2, 8}, {4, 2, 8}, {4, 2, 8}}),
       make_case(Op::split, {}, {{2, 24}}, {{2, 12}, {2, 6}, {2, 6}}),
       make_case(Op::split, {}, {{2, 24}}, {{2, 4}, {2, 8}, {2, 12}}),
@@ -377,6 +401,20 @@ TEST_CASE("what a sharding rule takes gives the whole, for every way of cutting 
     CAPTURE(name_of(op));
     CHECK(count > 0);
   }
+}
+
+TEST_CASE("a rank with a part of the sequence counts its places in documents of the whole") {
+  const Case c = document_positions();
+  const OneNode one = goldens::one_node(c, DType::f32, DType::f32);
+  reference::Interpreter values(one.graph);
+  values.set(one.inputs[0], c.in[0]);
+  values.run();
+  const Node& node = one.graph.nodes[0];
+  const std::vector<Placement> in{Placement::replicate()};
+  const auto out = propagate(one.graph, node, in, 3);
+  REQUIRE(out.has_value());
+  CHECK(*out == std::vector<Placement>{Placement::shard(1)});
+  CHECK(check_cut(one.graph, node, values, in, *out) == 0);
 }
 
 TEST_CASE(

@@ -17,13 +17,14 @@ struct Heads {
   RopeFrequencies rope;
   double scale, softcap;
   std::int64_t window, v_dim;
-  const Tensor* lengths = nullptr;
+  const Tensor *lengths = nullptr, *documents = nullptr;
 
   Heads(const Call& c, std::size_t first) : Heads(c.attributes, c.in[first].shape) {
     v_dim = dim;
     if (!packed) keys = c.in[first + 1].shape[1], v_dim = c.in[first + 2].shape[2] / kv_heads;
     origin = c.origin;
     if (flag_of(Op::attention, c.attributes, "padded")) lengths = &c.in[first + (packed ? 1 : 3)];
+    if (flag_of(Op::attention, c.attributes, "by_document")) documents = &c.in[first + (packed ? 1 : 3)];
   }
   Heads(const Attributes& a, const Shape& first)
       : batch(first[0]),
@@ -43,12 +44,21 @@ struct Heads {
   std::int64_t size(int part) const { return part == 2 ? v_dim : dim; }
   std::int64_t num(int part) const { return part == 0 ? heads : kv_heads; }
   int operand(int part) const { return packed ? 0 : part; }
-  /// Position of row `t` of part 0 (q), 1 (k) or 2 (v).
-  std::int64_t position(int part, std::int64_t t) const { return part == 0 ? origin + t : t; }
+  /// Where row `t` of part 0 (q), 1 (k) or 2 (v) of sample `b` stands, in its document if there are documents.
+  std::int64_t position(int part, std::int64_t b, std::int64_t t) const {
+    const std::int64_t at = part == 0 ? origin + t : t;
+    if (documents == nullptr) return at;
+    std::int64_t before = at;
+    while (before > 0 && document(b, before - 1) == document(b, at)) --before;
+    return at - before;
+  }
+  double document(std::int64_t b, std::int64_t position) const { return (*documents)[b * keys + position]; }
+  bool pads(std::int64_t b, std::int64_t t) const { return documents != nullptr && document(b, origin + t) == -1; }
   /// Whether query `t` of sample `b` sees key `u`.
   bool sees(std::int64_t b, std::int64_t t, std::int64_t u) const {
     const std::int64_t before = origin + t - u;
     if (lengths != nullptr && static_cast<double>(u) >= (*lengths)[b]) return false;
+    if (documents != nullptr && (pads(b, t) || document(b, origin + t) != document(b, u))) return false;
     return (!causal || before >= 0) && (window == 0 || before < window);
   }
   /// A score, which is the product of a query and a key, and its slope.
@@ -88,7 +98,7 @@ Vector head(const Heads& s, const std::vector<Tensor>& operands, int first, int 
             std::int64_t h) {
   const auto begin = operands[static_cast<std::size_t>(first + s.operand(part))].data.begin() + s.at(part, b, t, h);
   const Vector x(begin, begin + s.size(part));
-  return part == 2 ? x : rotated(x, s.position(part, t), s.rope, 1);
+  return part == 2 ? x : rotated(x, s.position(part, b, t), s.rope, 1);
 }
 
 double dot(const Vector& a, const Vector& b) {
@@ -107,6 +117,7 @@ void attention(const Call& c) {
   const Heads s(c, 0);
   for (std::int64_t i = 0; i < s.batch * s.heads * s.queries; ++i) {
     const std::int64_t t = i % s.queries, h = i / s.queries % s.heads, b = i / (s.queries * s.heads);
+    if (s.pads(b, t)) continue;
     const Vector q = head(s, c.in, 0, 0, b, t, h);
     Vector scores;
     for (std::int64_t u = 0; u < s.keys; ++u)
@@ -123,9 +134,20 @@ void attention(const Call& c) {
   }
 }
 
+void document_positions(const Call& c) {
+  const std::int64_t batch = c.out[0].shape[0], seq = c.out[0].shape[1], all = c.in[0].shape[1];
+  const std::int64_t offset = integer_of(Op::document_positions, c.attributes, "offset");
+  for (std::int64_t i = 0; i < batch * seq; ++i) {
+    const std::int64_t at = i / seq * all + c.origin + i % seq;
+    std::int64_t before = at;
+    while (before % all > 0 && c.in[0][before - 1] == c.in[0][at]) --before;
+    c.out[0][i] = static_cast<double>(offset + (c.in[0][at] == -1 ? 0 : at - before));
+  }
+}
+
 void attention_grad(const Call& c) {
   const Heads s(c, 1);
-  const std::size_t after = (s.packed ? 2U : 4U) + (s.lengths != nullptr ? 1 : 0);
+  const std::size_t after = (s.packed ? 2U : 4U) + (s.lengths != nullptr || s.documents != nullptr ? 1 : 0);
   const Tensor &dout = c.in[0], &out = c.in[after], &lse = c.in[after + 1];
   const auto gradient = [&](int part) -> Tensor& { return c.out[static_cast<std::size_t>(s.operand(part))]; };
   for (std::int64_t i = 0; i < s.batch * s.heads * s.queries; ++i) {
@@ -139,8 +161,8 @@ void attention_grad(const Call& c) {
       const Vector k = head(s, c.in, 1, 1, b, u, g), v = head(s, c.in, 1, 2, b, u, g);
       const double product = dot(q, k), p = std::exp(s.score(product) - lse[i]);
       const double dproduct = s.slope(product) * p * (dot(dy, v) - dot(dy, y));
-      add_to(gradient(0), s.at(0, b, t, h), rotated(k, s.position(0, t), s.rope, -1), dproduct);
-      add_to(gradient(1), s.at(1, b, u, g), rotated(q, u, s.rope, -1), dproduct);
+      add_to(gradient(0), s.at(0, b, t, h), rotated(k, s.position(0, b, t), s.rope, -1), dproduct);
+      add_to(gradient(1), s.at(1, b, u, g), rotated(q, s.position(1, b, u), s.rope, -1), dproduct);
       add_to(gradient(2), s.at(2, b, u, g), dy, p);
     }
   }

@@ -21,6 +21,8 @@ void dispatch(Op op, const Call& call) {
       return embedding_grad(call);
     case Op::positions:
       return positions(call);
+    case Op::document_positions:
+      return document_positions(call);
     case Op::positions_grad:
       return positions_grad(call);
     case Op::linear:

@@ -55,6 +55,7 @@ void embedding(const Call&);
 void embedding_grad(const Call&);
 void positions(const Call&);
 void positions_grad(const Call&);
+void document_positions(const Call&);
 void layer_norm(const Call&);
 void layer_norm_grad(const Call&);
 void rms_norm(const Call&);

@@ -38,6 +38,15 @@ void turn_table(const RopeFrequencies& rope, std::int64_t first, std::span<float
 /// blocks, each weighed by the blocks of keys it sees.
 int forward_threads(const AttentionSizes& sizes, int threads);
 std::int64_t first_query_block(const AttentionSizes& sizes, int part, int parts);
+/// The first of the list of query blocks before which weight `goal` lies, `per_head` being that of each head.
+std::int64_t first_query_block(const AttentionSizes& sizes, std::int64_t goal, std::int64_t per_head);
+
+/// Operands from query `query` and key `key` of a sample on. Those that are not there stay so.
+AttentionOperands operands_at(const AttentionSizes& sizes, const AttentionOperands& all, std::int64_t sample,
+                              std::int64_t query, std::int64_t key);
+/// Makes `count` rows of `elements` 0, `stride` elements apart.
+void clear_rows(const AttentionSizes& sizes, void* rows, std::int64_t stride, std::int64_t elements,
+                std::int64_t count);
 
 /// What prepare_attention, prepare_attention_grad and their workspaces are for an algorithm of one's own choice.
 std::unique_ptr<Kernel> prepare_attention(const Signature& signature, int threads, const AttentionAlgorithm& algorithm);

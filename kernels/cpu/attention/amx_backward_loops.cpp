@@ -142,7 +142,7 @@ class Backward {
     turn(m_.d_o, m_.do_t);
     place_rows(rows.begin, count, m_.delta,
                [=, this](float* delta) { row_products(d_o, o, o_stride, count, v_dims_, delta); });
-    const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.queries + rows.first;
+    const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.lse_stride + rows.first;
     place_rows(rows.begin, count, m_.lse, [=](float* log2) {
       for_each_vector(
           0, count, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) {

@@ -183,7 +183,7 @@ class Forward {
         m_.o.at(rows.begin, 0), width_, rows.count(), v_dims_, Turn{},
         [from = inverse + rows.begin](int i) { return from[i]; },
         static_cast<Bf16*>(at_.o_out) + (batch_ * s_.queries + rows.first) * row + head * s_.v_dim, row);
-    __builtin_memcpy(at_.lse_out + (batch_ * s_.heads + head) * s_.queries + rows.first, lse + rows.begin,
+    __builtin_memcpy(at_.lse_out + (batch_ * s_.heads + head) * s_.lse_stride + rows.first, lse + rows.begin,
                      static_cast<std::size_t>(rows.count()) * sizeof(float));
   }
 

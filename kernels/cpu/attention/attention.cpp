@@ -10,6 +10,7 @@
 #include "engine/core/op_record.h"
 #include "engine/core/rope.h"
 #include "kernels/cpu/attention/algorithm.h"
+#include "kernels/cpu/attention/documents.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
@@ -38,6 +39,7 @@ AttentionSizes sizes_of(const Signature& s, int q) {
   sizes.q_stride = s.operands[static_cast<std::size_t>(q)].shape[2];
   sizes.kv_stride = shape.packed ? sizes.q_stride : sizes.kv_heads * sizes.head_dim;
   sizes.v_stride = shape.packed ? sizes.q_stride : sizes.kv_heads * sizes.v_dim;
+  sizes.lse_stride = shape.queries;
   return sizes;
 }
 
@@ -95,25 +97,26 @@ int backward_threads(const AttentionSizes& s, int threads) {
 
 }  // namespace
 
-std::int64_t first_query_block(const AttentionSizes& s, int part, int parts) {
-  const std::int64_t blocks = s.query_blocks(), heads = s.batch * s.heads;
-  const auto weight = [&](std::int64_t block) { return s.seen_blocks(block) - s.first_seen(block); };
-  std::int64_t per_head = 0;
-  for (std::int64_t block = 0; block < blocks; ++block) per_head += weight(block);
-  const std::int64_t goal = heads * per_head / parts * part + heads * per_head % parts * part / parts;
+std::int64_t first_query_block(const AttentionSizes& s, std::int64_t goal, std::int64_t per_head) {
   const std::int64_t rest = goal % per_head;
   std::int64_t block = 0;
-  for (std::int64_t before = 0; before < rest; ++block) before += weight(block);
-  return goal / per_head * blocks + block;
+  for (std::int64_t before = 0; before < rest; ++block) before += s.seen_blocks(block) - s.first_seen(block);
+  return goal / per_head * s.query_blocks() + block;
 }
 
-/// Operands of sample `b`. Those that are not there stay so.
-AttentionOperands operands_of_sample(const AttentionSizes& s, const AttentionOperands& all, std::int64_t b) {
+std::int64_t first_query_block(const AttentionSizes& s, int part, int parts) {
+  const std::int64_t heads = s.batch * s.heads, per_head = s.pairs_of_blocks();
+  return first_query_block(s, heads * per_head / parts * part + heads * per_head % parts * part / parts, per_head);
+}
+
+AttentionOperands operands_at(const AttentionSizes& s, const AttentionOperands& all, std::int64_t sample,
+                              std::int64_t query, std::int64_t key) {
   const auto moved = [&](const void* p, std::int64_t elements) {
     return p == nullptr ? nullptr : advance(s, const_cast<void*>(p), elements);
   };
-  const std::int64_t q = b * s.queries * s.q_stride, k = b * s.keys * s.kv_stride, v = b * s.keys * s.v_stride,
-                     o = b * s.queries * s.heads * s.v_dim, lse = b * s.heads * s.queries;
+  const std::int64_t row = sample * s.queries + query, of_keys = sample * s.keys + key, q = row * s.q_stride,
+                     k = of_keys * s.kv_stride, v = of_keys * s.v_stride, o = row * s.heads * s.v_dim,
+                     lse = sample * s.heads * s.lse_stride + query;
   AttentionOperands at = all;
   at.q = moved(all.q, q), at.dq = moved(all.dq, q);
   at.k = moved(all.k, k), at.dk = moved(all.dk, k);
@@ -122,6 +125,11 @@ AttentionOperands operands_of_sample(const AttentionSizes& s, const AttentionOpe
   if (all.lse != nullptr) at.lse = all.lse + lse;
   if (all.lse_out != nullptr) at.lse_out = all.lse_out + lse;
   return at;
+}
+
+void clear_rows(const AttentionSizes& s, void* rows, std::int64_t stride, std::int64_t elements, std::int64_t count) {
+  for (std::int64_t row = 0; row < count; ++row)
+    std::memset(advance(s, rows, row * stride), 0, static_cast<std::size_t>(elements * (s.bf16 ? 2 : 4)));
 }
 
 /// Samples with lengths: each is an attention of its own, of as many keys. Calls run(sizes, operands, items of the
@@ -133,7 +141,7 @@ void for_each_sample(const AttentionSizes& s, const AttentionOperands& at, const
   for (std::int64_t b = range.begin / items; b * items < range.end; ++b) {
     AttentionSizes sample = s;
     sample.batch = 1, sample.keys = lengths[b];
-    run(sample, operands_of_sample(s, at, b),
+    run(sample, operands_at(s, at, b, 0, 0),
         Range{std::max<std::int64_t>(range.begin - b * items, 0), std::min(range.end - b * items, items)});
   }
 }
@@ -141,13 +149,9 @@ void for_each_sample(const AttentionSizes& s, const AttentionOperands& at, const
 /// Makes the gradients of keys [first, last) of some kv heads 0.
 void clear_padding(const AttentionSizes& s, const AttentionOperands& at, std::int64_t first, std::int64_t last,
                    Range heads) {
-  const auto clear = [&](void* to, std::int64_t stride, std::int64_t dim) {
-    const std::int64_t bytes = (heads.end - heads.begin) * dim * (s.bf16 ? 2 : 4);
-    for (std::int64_t key = first; key < last; ++key)
-      std::memset(advance(s, to, key * stride + heads.begin * dim), 0, static_cast<std::size_t>(bytes));
-  };
-  clear(at.dk, s.kv_stride, s.head_dim);
-  clear(at.dv, s.v_stride, s.v_dim);
+  const AttentionOperands from = operands_at(s, at, 0, 0, first);
+  clear_rows(s, advance(s, from.dk, heads.begin * s.head_dim), s.kv_stride, heads.size() * s.head_dim, last - first);
+  clear_rows(s, advance(s, from.dv, heads.begin * s.v_dim), s.v_stride, heads.size() * s.v_dim, last - first);
 }
 
 /// The lengths of samples, operand `index`.
@@ -196,26 +200,34 @@ Prepared prepare_attention(const Signature& signature, int threads, const Attent
   expect_qkv(signature, sizes, 0);
   expect_o(signature, sizes, o);
   expect_lse(signature, sizes, o + 1);
-  return make_kernel(
-      [=, scratch = algorithm.forward_scratch(sizes), table = rotation_table(rope, sizes)](const Call& call) mutable {
-        expect_attention_origin(shape, call.origin);
-        sizes.origin = call.origin;
-        sizes.rotation = table.empty() ? nullptr : table.data();
-        const Three in = three_of(sizes, packed, call, 0);
-        AttentionOperands at;
-        at.q = in.q, at.k = in.k, at.v = in.v;
-        at.o_out = operand<void>(call, o), at.lse_out = operand<float>(call, o + 1);
-        const std::int32_t* lengths = shape.padded ? lengths_of(sizes, call, o - 1) : nullptr;
-        parallel(parts, [&](int part, int of) {
-          float* own = static_cast<float*>(call.workspace) + part * scratch;
-          if (lengths != nullptr)
-            return for_each_sample(sizes, at, lengths, sizes.heads * sizes.query_blocks(), part, of,
-                                   [&](const AttentionSizes& s, const AttentionOperands& sample, Range items) {
-                                     algorithm.forward(s, sample, items.begin, items.end, own);
-                                   });
-          algorithm.forward(sizes, at, first_query_block(sizes, part, of), first_query_block(sizes, part + 1, of), own);
-        });
-      });
+  return make_kernel([=, scratch = algorithm.forward_scratch(sizes), table = rotation_table(rope, sizes),
+                      documents = AttentionDocuments()](const Call& call) mutable {
+    expect_attention_origin(shape, call.origin);
+    sizes.origin = call.origin;
+    sizes.rotation = table.empty() ? nullptr : table.data();
+    const Three in = three_of(sizes, packed, call, 0);
+    AttentionOperands at;
+    at.q = in.q, at.k = in.k, at.v = in.v;
+    at.o_out = operand<void>(call, o), at.lse_out = operand<float>(call, o + 1);
+    const std::int32_t* lengths = shape.padded ? lengths_of(sizes, call, o - 1) : nullptr;
+    if (shape.by_document) documents.read(sizes, operand<std::int32_t>(call, o - 1));
+    parallel(parts, [&](int part, int of) {
+      float* own = static_cast<float*>(call.workspace) + part * scratch;
+      if (lengths != nullptr)
+        return for_each_sample(sizes, at, lengths, sizes.heads * sizes.query_blocks(), part, of,
+                               [&](const AttentionSizes& s, const AttentionOperands& sample, Range items) {
+                                 algorithm.forward(s, sample, items.begin, items.end, own);
+                               });
+      if (shape.by_document) {
+        documents.clear_unseen(AttentionPass::forward, at, part, of);
+        return documents.for_each(AttentionPass::forward, at, part, of,
+                                  [&](const AttentionSizes& s, const AttentionOperands& document, Range items) {
+                                    algorithm.forward(s, document, items.begin, items.end, own);
+                                  });
+      }
+      algorithm.forward(sizes, at, first_query_block(sizes, part, of), first_query_block(sizes, part + 1, of), own);
+    });
+  });
 }
 
 Prepared prepare_attention_grad(const Signature& signature, int threads, const AttentionAlgorithm& algorithm) {
@@ -230,29 +242,37 @@ Prepared prepare_attention_grad(const Signature& signature, int threads, const A
   expect_o(signature, sizes, o);
   expect_lse(signature, sizes, o + 1);
   expect_qkv(signature, sizes, o + 2);
-  return make_kernel(
-      [=, scratch = algorithm.backward_scratch(sizes), table = rotation_table(rope, sizes)](const Call& call) mutable {
-        expect_attention_origin(shape, call.origin);
-        sizes.origin = call.origin;
-        sizes.rotation = table.empty() ? nullptr : table.data();
-        const Three in = three_of(sizes, packed, call, 1), out = three_of(sizes, packed, call, o + 2);
-        AttentionOperands at;
-        at.d_o = operand<void>(call, 0), at.q = in.q, at.k = in.k, at.v = in.v;
-        at.o = operand<void>(call, o), at.lse = operand<float>(call, o + 1);
-        at.dq = out.q, at.dk = out.k, at.dv = out.v;
-        const std::int32_t* lengths = shape.padded ? lengths_of(sizes, call, o - 1) : nullptr;
-        parallel(parts, [&](int part, int of) {
-          float* own = static_cast<float*>(call.workspace) + part * scratch;
-          if (lengths != nullptr)
-            return for_each_sample(sizes, at, lengths, sizes.kv_heads, part, of,
-                                   [&](const AttentionSizes& s, const AttentionOperands& sample, Range items) {
-                                     algorithm.backward(s, sample, items.begin, items.end, own);
-                                     clear_padding(s, sample, s.keys, sizes.keys, items);
-                                   });
-          const Range items = partition(sizes.batch * sizes.kv_heads, part, of);
-          algorithm.backward(sizes, at, items.begin, items.end, own);
-        });
-      });
+  return make_kernel([=, scratch = algorithm.backward_scratch(sizes), table = rotation_table(rope, sizes),
+                      documents = AttentionDocuments()](const Call& call) mutable {
+    expect_attention_origin(shape, call.origin);
+    sizes.origin = call.origin;
+    sizes.rotation = table.empty() ? nullptr : table.data();
+    const Three in = three_of(sizes, packed, call, 1), out = three_of(sizes, packed, call, o + 2);
+    AttentionOperands at;
+    at.d_o = operand<void>(call, 0), at.q = in.q, at.k = in.k, at.v = in.v;
+    at.o = operand<void>(call, o), at.lse = operand<float>(call, o + 1);
+    at.dq = out.q, at.dk = out.k, at.dv = out.v;
+    const std::int32_t* lengths = shape.padded ? lengths_of(sizes, call, o - 1) : nullptr;
+    if (shape.by_document) documents.read(sizes, operand<std::int32_t>(call, o - 1));
+    parallel(parts, [&](int part, int of) {
+      float* own = static_cast<float*>(call.workspace) + part * scratch;
+      if (lengths != nullptr)
+        return for_each_sample(sizes, at, lengths, sizes.kv_heads, part, of,
+                               [&](const AttentionSizes& s, const AttentionOperands& sample, Range items) {
+                                 algorithm.backward(s, sample, items.begin, items.end, own);
+                                 clear_padding(s, sample, s.keys, sizes.keys, items);
+                               });
+      if (shape.by_document) {
+        documents.clear_unseen(AttentionPass::backward, at, part, of);
+        return documents.for_each(AttentionPass::backward, at, part, of,
+                                  [&](const AttentionSizes& s, const AttentionOperands& document, Range items) {
+                                    algorithm.backward(s, document, items.begin, items.end, own);
+                                  });
+      }
+      const Range items = partition(sizes.batch * sizes.kv_heads, part, of);
+      algorithm.backward(sizes, at, items.begin, items.end, own);
+    });
+  });
 }
 
 // ---- the table's entries

@@ -45,10 +45,11 @@ struct AttentionSizes {
   float softcap = 0;          ///< 0: none
   std::int64_t window = 0;    ///< a query at position p sees no key before p − window + 1; no window: beyond all keys
   std::int64_t q_stride = 0;  ///< elements from one token's q to the next token's; also of dq
-  std::int64_t kv_stride = 0;  ///< the same for k and dk
-  std::int64_t v_stride = 0;   ///< the same for v and dv
-  std::int64_t turned = 0;     ///< elements of a head, from its first on, that RoPE turns; even
-  bool interleaved = false;    ///< in pairs of neighbours, not of halves
+  std::int64_t kv_stride = 0;   ///< the same for k and dk
+  std::int64_t v_stride = 0;    ///< the same for v and dv
+  std::int64_t lse_stride = 0;  ///< numbers from one head's lse to the next head's; as many as queries, or more
+  std::int64_t turned = 0;      ///< elements of a head, from its first on, that RoPE turns; even
+  bool interleaved = false;     ///< in pairs of neighbours, not of halves
   /// [keys][turned]: the cosines of a position's turned/2 angles, then their sines; null without RoPE.
   const float* rotation = nullptr;
 
@@ -72,6 +73,12 @@ struct AttentionSizes {
   [[gnu::always_inline]] constexpr std::int64_t seen_blocks(std::int64_t index) const {
     const std::int64_t own = first_block() + index + 1, all = key_blocks();
     return causal && own < all ? own : all;
+  }
+  /// Blocks of keys that the blocks of queries of a head see, all together.
+  [[gnu::always_inline]] constexpr std::int64_t pairs_of_blocks() const {
+    std::int64_t pairs = 0;
+    for (std::int64_t index = 0; index < query_blocks(); ++index) pairs += seen_blocks(index) - first_seen(index);
+    return pairs;
   }
   [[gnu::always_inline]] constexpr QueryRows rows_of(std::int64_t index) const {
     const std::int64_t position = (first_block() + index) * kAttentionBlock, past = origin + queries - position;

@@ -238,7 +238,7 @@ class Backward {
     transpose(scratch_.d_o, width_, rows.end, v_dims_, 1.0f, scratch_.do_t);
     place_rows(rows.begin, count, scratch_.delta,
                [=, this](float* delta) { row_products(d_o, o, o_stride, count, v_dims_, delta); });
-    const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.queries + rows.first;
+    const float* lse = at_.lse + (batch_ * s_.heads + head) * s_.lse_stride + rows.first;
     place_rows(rows.begin, count, scratch_.lse, [=](float* log2) {
       for_each_vector(
           0, count, [&](std::int64_t i, auto ld, auto) __attribute__((always_inline)) {

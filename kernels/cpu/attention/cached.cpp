@@ -46,6 +46,7 @@ AttentionSizes block_sizes(const CachedAttentionShape& a, std::int64_t keys) {
   s.scale = static_cast<float>(a.scale), s.softcap = static_cast<float>(a.softcap);
   s.window = a.window < a.room ? a.window : std::int64_t{1} << 40;
   s.q_stride = a.heads * a.head_dim, s.kv_stride = a.kv_heads * a.head_dim, s.v_stride = a.kv_heads * a.v_dim;
+  s.lse_stride = a.tokens;
   return s;
 }
 

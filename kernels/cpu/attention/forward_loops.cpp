@@ -222,7 +222,7 @@ class Forward {
     unpack_rows(
         scratch_.o + rows.begin * width_, width_, rows.count(), v_dims_, Turn{},
         [inverse](int i) { return inverse[i]; }, o, row);
-    __builtin_memcpy(at_.lse_out + (batch_ * s_.heads + head) * s_.queries + rows.first, lse + rows.begin,
+    __builtin_memcpy(at_.lse_out + (batch_ * s_.heads + head) * s_.lse_stride + rows.first, lse + rows.begin,
                      static_cast<std::size_t>(rows.count()) * sizeof(float));
   }
 

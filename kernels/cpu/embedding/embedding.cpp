@@ -2,8 +2,10 @@
 // threads sharing out columns first (equal work however ids repeat), then rows.
 #include "kernels/embedding.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "engine/core/error.h"
 #include "engine/core/op_record.h"
@@ -12,6 +14,7 @@
 #include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
+#include "kernels/documents.h"
 
 namespace trainer::kernels::cpu {
 namespace {
@@ -166,6 +169,22 @@ Prepared prepare_positions_grad(const Signature& signature, const Context& conte
       if (begin < from) loop(bf16_x, bf16_y, dy_all, kFirst, 0, target, 0, false, begin, from);
       if (to < end) loop(bf16_x, bf16_y, dy_all, kFirst, 0, target, 0, false, to, end);
     });
+  });
+}
+
+Prepared prepare_document_positions(const Signature& signature, const Context&) {
+  const DocumentPositionsShape shape = document_positions_shape(signature);
+  return make_kernel([shape, runs = std::vector<DocumentRun>()](const Call& call) mutable {
+    expect_document_origin(shape, call.origin);
+    find_documents({operand<std::int32_t>(call, 0), static_cast<std::size_t>(shape.batch * shape.all)}, shape.batch,
+                   runs);
+    auto* const ids = operand<std::int32_t>(call, 1);
+    std::fill_n(ids, shape.batch * shape.seq, static_cast<std::int32_t>(shape.offset));
+    for (const DocumentRun& run : runs) {
+      const std::int64_t first = std::max(run.begin, call.origin), end = std::min(run.end, call.origin + shape.seq);
+      for (std::int64_t i = first; i < end; ++i)
+        ids[run.sample * shape.seq + i - call.origin] = static_cast<std::int32_t>(shape.offset + i - run.begin);
+    }
   });
 }
 

@@ -33,12 +33,12 @@ namespace {
 /// What does not change from run to run.
 struct Attention {
   DType dtype = DType::f32;
-  bool packed = false, padded = false;
+  bool packed = false, padded = false, by_document = false;
   AttentionArguments sizes;  ///< no addresses but that of faults
   Rotation rotation;
 
-  /// Operands from q, or qkv, to v, or the lengths.
-  int num_inputs() const { return (packed ? 1 : 3) + (padded ? 1 : 0); }
+  /// Operands from q, or qkv, to v, or the lengths or documents.
+  int num_inputs() const { return (packed ? 1 : 3) + (padded || by_document ? 1 : 0); }
   std::int64_t query_tokens() const { return static_cast<std::int64_t>(sizes.batch) * sizes.queries; }
   std::int64_t key_tokens() const { return static_cast<std::int64_t>(sizes.batch) * sizes.keys; }
   std::int64_t q_width() const { return static_cast<std::int64_t>(sizes.heads) * sizes.head_dim; }
@@ -52,7 +52,7 @@ Attention attention_of(const Signature& s, int q) {
   const AttentionShape shape = attention_shape(s, q);
   Attention a;
   a.dtype = expect_compute_dtype(s, q);
-  a.packed = shape.packed, a.padded = shape.padded;
+  a.packed = shape.packed, a.padded = shape.padded, a.by_document = shape.by_document;
   CHECK(std::max(shape.head_dim, shape.v_dim) <= kLargestHeadDim,
         describe(s) + ": on GPUs a head has at most " + std::to_string(kLargestHeadDim) + " elements");
   // Blocks of a grid are counted in 31 bits; the smallest have 32 rows.
@@ -119,10 +119,26 @@ void rotate(const Call& call, const Attention& a, AttentionArguments& at, void* 
   at.q = q, at.k = k;
 }
 
+/// Bytes of the bounds of documents.
+std::int64_t document_bytes(const Attention& a) {
+  return a.by_document ? aligned(a.key_tokens() * static_cast<std::int64_t>(sizeof(DocumentBounds))) : 0;
+}
+
+/// Finds the documents, whose numbers are operand `index`, into `workspace`.
+void find_documents(const Call& call, const Attention& a, int index, AttentionArguments& at, void* workspace) {
+  if (!a.by_document) return;
+  auto* const bounds = static_cast<DocumentBounds*>(workspace);
+  find_document_bounds(call, at, operand<const std::int32_t>(call, index), bounds);
+  at.documents = bounds;
+}
+
 /// The sizes with the origin of this call.
 AttentionArguments arguments_of(const Call& call, const Attention& a) {
-  expect_attention_origin(
-      {.queries = a.sizes.queries, .keys = a.sizes.keys, .causal = a.sizes.causal || a.rotation.half > 0}, call.origin);
+  expect_attention_origin({.queries = a.sizes.queries,
+                           .keys = a.sizes.keys,
+                           .causal = a.sizes.causal || a.rotation.half > 0,
+                           .by_document = a.by_document},
+                          call.origin);
   AttentionArguments at = a.sizes;
   at.origin = static_cast<int>(call.origin);
   return at;
@@ -141,9 +157,11 @@ AttentionArguments forward_arguments(const Call& call, const Attention& a) {
 
 void run_forward(const Call& call, const Attention& a, FusedAttention* fused) {
   AttentionArguments at = forward_arguments(call, a);
-  rotate(call, a, at, call.workspace);
+  char* const workspace = static_cast<char*>(call.workspace);
+  find_documents(call, a, a.num_inputs() - 1, at, workspace);
+  rotate(call, a, at, workspace + document_bytes(a));
   if (fused != nullptr)
-    fused->run(call, at, static_cast<char*>(call.workspace) + rotated_bytes(a));
+    fused->run(call, at, workspace + rotated_bytes(a));
   else if (a.dtype == DType::f32)
     attention_forward_f32(call, at);
   else
@@ -174,9 +192,11 @@ void run_backward(const Call& call, const Attention& a) {
   at.d_o = {operand<void>(call, 0), a.o_width()};
   at.o = {operand<void>(call, o), a.o_width()};
   at.lse = operand<float>(call, o + 1);
-  at.delta = static_cast<float*>(call.workspace);
+  char* const workspace = static_cast<char*>(call.workspace);
+  find_documents(call, a, o - 1, at, workspace);
+  at.delta = reinterpret_cast<float*>(workspace + document_bytes(a));
   attention_delta(call, a.dtype, at);
-  rotate(call, a, at, static_cast<char*>(call.workspace) + aligned(a.query_tokens() * a.sizes.heads * 4));
+  rotate(call, a, at, workspace + document_bytes(a) + aligned(a.query_tokens() * a.sizes.heads * 4));
   if (a.dtype == DType::f32)
     attention_backward_f32(call, at, a.rotation);
   else

@@ -20,14 +20,21 @@ struct HeadRows {
   std::int64_t stride = 0;
 };
 
+/// The positions [first, end) of a position's document. Of padding `first` is the number of keys and `end` the first
+/// that is padding: no position is one of them, and the bounds of rows that follow one another never descend.
+struct alignas(8) DocumentBounds {
+  int first, end;
+};
+
 /// What one launch works on. q, o, do and dq have `queries` tokens a sample, of which the first stands at position
 /// `origin`; k, v, dk and dv have `keys`, from position 0 on. lse and delta are f32 [batch, heads, queries].
 struct AttentionArguments {
   HeadRows q, k, v, o, d_o, dq, dk, dv;
   float* lse = nullptr;
   float* delta = nullptr;
-  const std::int32_t* lengths = nullptr;  ///< by sample, of its keys; null: all are there
-  Fault* fault = nullptr;                 ///< forward alone: where a length that is none is told
+  const std::int32_t* lengths = nullptr;      ///< by sample, of its keys; null: all are there
+  const DocumentBounds* documents = nullptr;  ///< [batch, keys], by position; null: a sample is one document
+  Fault* fault = nullptr;                     ///< forward alone: where a length or document that is none is told
   int batch = 0, queries = 0, keys = 0, origin = 0, heads = 0, kv_heads = 0;
   int head_dim = 0, v_dim = 0;  ///< of q and k, and of v, o and do
 
@@ -52,6 +59,10 @@ struct Rotation {
 /// By the attributes of a signature whose heads have `head_dim` elements.
 Rotation rotation_of(const Signature& signature, std::int64_t head_dim);
 
+/// The bounds of the documents of the batch's keys, which have these numbers; told where they are none, if there is a
+/// fault.
+void find_document_bounds(const Call& call, const AttentionArguments& arguments, const std::int32_t* numbers,
+                          DocumentBounds* to);
 /// rope(q) and rope(k), rounded to `dtype`, to dense rows.
 void rotate_heads(const Call& call, DType dtype, const AttentionArguments& arguments, const Rotation& rotation,
                   HeadRows to_q, HeadRows to_k);

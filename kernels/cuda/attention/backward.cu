@@ -64,8 +64,8 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
   // Of a part of the sequence, queries begin after a key or before it; where none sees it, there are no tiles, and its
   // gradients are 0.
   const int count = keys_of(a, batch), group = a.heads / a.kv_heads,
-            first_query = first_query_of(a, first_key) / kQueries * kQueries;
-  const int query_tiles = max(end_query_of(a, first_key, S::kRows) - first_query + kQueries - 1, 0) / kQueries,
+            first_query = first_query_of(a, batch, first_key) / kQueries * kQueries;
+  const int query_tiles = max(end_query_of(a, batch, first_key, S::kRows) - first_query + kQueries - 1, 0) / kQueries,
             tiles = group * query_tiles;
   const auto load_queries = [&](int tile, int stage) {
     const int head = kv_head * group + tile / query_tiles, query = first_query + tile % query_tiles * kQueries;
@@ -90,6 +90,7 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(), warp_key = first_key + warp * 16;
   const float scale_log2 = a.scale * kLog2E;
+  const DocumentBounds common = common_document(a, batch, warp_key, 16);
   FragmentC dk[1][Dk ? D / 8 : 1], dv[1][Dv ? D / 8 : 1];
   clear(dk), clear(dv);
   for (int tile = 0; tile < tiles; ++tile) {
@@ -113,7 +114,8 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
     clear(p);
     multiply_rows<1, kQueries / 8, D>(p, k_tile + warp * 16 * kStride, q_tile);
     const int position = a.origin + query;
-    const bool masked = is_masked(a, count, position, kQueries, warp_key, 16);
+    const bool masked = is_masked(a, count, position, kQueries, warp_key, 16) || position < common.first ||
+                        position + kQueries > common.end;
     if (a.softcap != 0)
 #pragma unroll
       for (int n = 0; n < kQueries / 8; ++n)
@@ -125,9 +127,9 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float value = exp2_fast(fmaf(p[0][n].at[i], scale_log2, -lse[i % 2]));
-        p[0][n].at[i] = masked && !sees(a, count, position + 8 * n + column_in_c(lane, i), warp_key + row_in_c(lane, i))
-                            ? 0.0F
-                            : value;
+        const int column = position + 8 * n + column_in_c(lane, i), row = warp_key + row_in_c(lane, i);
+        const bool seen = !masked || (sees(a, count, column, row) && within(document_at(a, batch, row), column));
+        p[0][n].at[i] = seen ? value : 0.0F;
       }
     }
     if constexpr (Dv) multiply_columns<T, 1, kQueries / 8, D>(dv, p, do_tile);
@@ -152,10 +154,10 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
   float* const staging = dynamic_shared<float>() + warp * 16 * kStride;
   if constexpr (Dk)
     store_rows<D>(dk[0], a.scale, a.scale, staging, head_at<T>(a.dk, token + warp_key, kv_head, a.head_dim),
-                  a.dk.stride, a.keys - warp_key, a.head_dim, a.vectors, &rotation, warp_key);
+                  a.dk.stride, a.keys - warp_key, a.head_dim, a, &rotation, batch, warp_key);
   if constexpr (Dv)
     store_rows<D>(dv[0], 1.0F, 1.0F, staging, head_at<T>(a.dv, token + warp_key, kv_head, a.v_dim), a.dv.stride,
-                  a.keys - warp_key, a.v_dim, a.vectors, nullptr, warp_key);
+                  a.keys - warp_key, a.v_dim, a, nullptr, batch, warp_key);
 }
 
 // Blocks of the first keys, which most queries see, come first.
@@ -191,8 +193,8 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   const std::int64_t token = static_cast<std::int64_t>(batch) * a.queries,
                      statistics = static_cast<std::int64_t>(batch_head) * a.queries;
   const std::int64_t key_token = static_cast<std::int64_t>(batch) * a.keys;
-  const int count = keys_of(a, batch), begin = first_key_of(a, a.origin + first_query) / kKeys * kKeys,
-            end = end_key_of(a, count, a.origin + first_query, S::kRows);
+  const int count = keys_of(a, batch), begin = first_key_of(a, batch, a.origin + first_query) / kKeys * kKeys,
+            end = end_key_of(a, batch, count, a.origin + first_query, S::kRows);
   const auto load_keys = [&](int key, int stage) {
     load_tile<kKeys, D>(k_tiles + stage * kKeys * kStride, head_at<const T>(a.k, key_token + key, kv_head, a.head_dim),
                         a.k.stride, count - key, a.head_dim, a.vectors);
@@ -210,6 +212,7 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(), warp_query = first_query + warp * 16,
             warp_position = a.origin + warp_query;
   const float scale_log2 = a.scale * kLog2E;
+  const DocumentBounds common = common_document(a, batch, warp_position, 16);
   float lse[2], delta[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -238,7 +241,8 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
     clear(p), clear(dp);
     multiply_rows<1, kKeys / 8, D>(p, q_tile + warp * 16 * kStride, k_tile);
     multiply_rows<1, kKeys / 8, D>(dp, do_tile + warp * 16 * kStride, v_tile);
-    const bool masked = is_masked(a, count, warp_position, 16, key, kKeys);
+    const bool masked =
+        is_masked(a, count, warp_position, 16, key, kKeys) || key < common.first || key + kKeys > common.end;
     if (a.softcap != 0)
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
@@ -254,7 +258,8 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
       for (int i = 0; i < 4; ++i) {
         const int row = warp_position + row_in_c(lane, i), column = key + 8 * n + column_in_c(lane, i);
         const float ds = exp2_fast(fmaf(p[0][n].at[i], scale_log2, -lse[i / 2])) * (dp[0][n].at[i] - delta[i / 2]);
-        p[0][n].at[i] = masked && !sees(a, count, row, column) ? 0.0F : ds;
+        const bool seen = !masked || (sees(a, count, row, column) && within(document_at(a, batch, row), column));
+        p[0][n].at[i] = seen ? ds : 0.0F;
       }
     multiply_columns<T, 1, kKeys / 8, D>(dq, p, k_tile);
   }
@@ -263,7 +268,7 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   __syncthreads();  // the tiles become the way out
   float* const staging = dynamic_shared<float>() + warp * 16 * kStride;
   store_rows<D>(dq[0], a.scale, a.scale, staging, head_at<T>(a.dq, token + warp_query, head, a.head_dim), a.dq.stride,
-                a.queries - warp_query, a.head_dim, a.vectors, &rotation, warp_position);
+                a.queries - warp_query, a.head_dim, a, &rotation, batch, warp_position);
 }
 
 template <typename Fn>

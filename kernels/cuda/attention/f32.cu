@@ -74,7 +74,8 @@ __device__ __forceinline__ void clear(float (&o)[kPerSide][W]) {
 template <int D>
 __device__ __forceinline__ void store_rows(const float (&o)[kPerSide][D / kSide], float factor, float* staging,
                                            float* to, std::int64_t stride, int valid, int head_dim,
-                                           const Rotation* rotation, int position) {
+                                           const AttentionArguments& a, const Rotation* rotation, int batch,
+                                           int position) {
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kPerSide; ++i)
@@ -83,7 +84,8 @@ __device__ __forceinline__ void store_rows(const float (&o)[kPerSide][D / kSide]
       staging[(thread_y() + kSide * i) * kStride<D> + thread_x() + kSide * j] = o[i][j] * factor;
   __syncthreads();
   if (rotation != nullptr && rotation->half > 0) {
-    turn_rows<kRows>(staging, kStride<D>, *rotation, position, -1.0F, static_cast<int>(threadIdx.x), kThreads);
+    turn_rows<kRows>(staging, kStride<D>, a, batch, *rotation, position, -1.0F, static_cast<int>(threadIdx.x),
+                     kThreads);
     __syncthreads();
   }
   for (int i = static_cast<int>(threadIdx.x); i < kRows * D; i += kThreads) {
@@ -136,8 +138,8 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
                a.queries - first_query, a.head_dim);
   float o[kPerSide][D / kSide];
   clear(o);
-  const int count = keys_of(a, batch), end = end_key_of(a, count, first_position, kRows);
-  for (int key = first_key_of(a, first_position) / kRows * kRows; key < end; key += kRows) {
+  const int count = keys_of(a, batch), end = end_key_of(a, batch, count, first_position, kRows);
+  for (int key = first_key_of(a, batch, first_position) / kRows * kRows; key < end; key += kRows) {
     __syncthreads();  // nobody reads the values before
     load_rows<D>(kv_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, count - key,
                  a.head_dim);
@@ -151,8 +153,9 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
       for (int j = 0; j < kPerSide; ++j) {
         const int row = thread_y() + kSide * i, column = thread_x() + kSide * j;
         const float score = a.softcap != 0 ? capped(a, capped_tanh(a, s[i][j])) : s[i][j];
-        scores[row * kScoreStride + column] =
-            sees(a, count, first_position + row, key + column) ? score * scale_log2 : kMaskedScore;
+        const bool seen = sees(a, count, first_position + row, key + column) &&
+                          within(document_at(a, batch, first_position + row), key + column);
+        scores[row * kScoreStride + column] = seen ? score * scale_log2 : kMaskedScore;
       }
     __syncthreads();
     load_rows<D>(kv_tile, head_at<const float>(a.v, key_token + key, kv_head, a.v_dim), a.v.stride, count - key,
@@ -165,24 +168,28 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
       for (int j = 0; j < D / kSide; ++j) o[i][j] *= before[thread_y() + kSide * i];
     multiply_columns<D>(o, scores, kScoreStride, 1, kv_tile);
   }
+  __syncthreads();  // of a block of padding, which has no keys
 #pragma unroll
-  for (int i = 0; i < kPerSide; ++i)
+  for (int i = 0; i < kPerSide; ++i) {
+    const int row = thread_y() + kSide * i;
+    const bool padding = is_padding(a, batch, first_position + row);
 #pragma unroll
-    for (int j = 0; j < D / kSide; ++j) o[i][j] /= sum[thread_y() + kSide * i];
-  if (threadIdx.x < kRows && first_query + static_cast<int>(threadIdx.x) < a.queries)
-    a.lse[static_cast<std::int64_t>(batch_head) * a.queries + first_query + threadIdx.x] =
-        largest[threadIdx.x] / kLog2E + logf(sum[threadIdx.x]);
+    for (int j = 0; j < D / kSide; ++j) o[i][j] = padding ? 0.0F : o[i][j] / sum[row];
+  }
+  if (const int row = static_cast<int>(threadIdx.x); row < kRows && first_query + row < a.queries)
+    a.lse[static_cast<std::int64_t>(batch_head) * a.queries + first_query + row] =
+        is_padding(a, batch, first_position + row) ? 0.0F : largest[row] / kLog2E + logf(sum[row]);
   store_rows<D>(o, 1.0F, q_tile, head_at<float>(a.o, token + first_query, head, a.v_dim), a.o.stride,
-                a.queries - first_query, a.v_dim, nullptr, first_query);
+                a.queries - first_query, a.v_dim, a, nullptr, batch, first_query);
 }
 
 // ---- Backward ----
 
 /// Probabilities and their gradients of queries from `query` on and keys from `key` on; zero where nothing counts.
 template <int D>
-__device__ __forceinline__ void scores_again(const AttentionArguments& a, int count, int query, int key, const float* q,
-                                             const float* k, const float* d_o, const float* v, const float* lse_log2,
-                                             const float* delta, float* p, float* ds) {
+__device__ __forceinline__ void scores_again(const AttentionArguments& a, int count, int batch, int query, int key,
+                                             const float* q, const float* k, const float* d_o, const float* v,
+                                             const float* lse_log2, const float* delta, float* p, float* ds) {
   float s[kPerSide][kPerSide], dp[kPerSide][kPerSide];
   clear(s), clear(dp);
   multiply_rows<D>(s, q, k);
@@ -193,7 +200,9 @@ __device__ __forceinline__ void scores_again(const AttentionArguments& a, int co
 #pragma unroll
     for (int j = 0; j < kPerSide; ++j) {
       const int row = thread_y() + kSide * i, column = thread_x() + kSide * j;
-      const bool counts = query + row < a.queries && sees(a, count, a.origin + query + row, key + column);
+      const int position = a.origin + query + row;
+      const bool counts = query + row < a.queries && sees(a, count, position, key + column) &&
+                          within(document_at(a, batch, position), key + column);
       const float tanh = a.softcap != 0 ? capped_tanh(a, s[i][j]) : 0.0F,
                   score = a.softcap != 0 ? capped(a, tanh) : s[i][j];
       const float probability = counts ? exp2f(score * scale_log2 - lse_log2[row]) : 0.0F;
@@ -229,7 +238,8 @@ __global__ void __launch_bounds__(kThreads) keys(const AttentionArguments a, con
                a.v_dim);
   float dk[kPerSide][D / kSide], dv[kPerSide][D / kSide];
   clear(dk), clear(dv);
-  const int first_query = first_query_of(a, first_key) / kRows * kRows, end_query = end_query_of(a, first_key, kRows);
+  const int first_query = first_query_of(a, batch, first_key) / kRows * kRows,
+            end_query = end_query_of(a, batch, first_key, kRows);
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head)
     for (int query = first_query; query < end_query; query += kRows) {
       __syncthreads();
@@ -240,15 +250,15 @@ __global__ void __launch_bounds__(kThreads) keys(const AttentionArguments a, con
       load_statistics(lse_log2, delta, a, (static_cast<std::int64_t>(batch) * a.heads + head) * a.queries + query,
                       a.queries - query);
       __syncthreads();
-      scores_again<D>(a, count, query, first_key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
+      scores_again<D>(a, count, batch, query, first_key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
       __syncthreads();
       multiply_columns<D>(dv, p, 1, kScoreStride, do_tile);
       multiply_columns<D>(dk, ds, 1, kScoreStride, q_tile);
     }
   store_rows<D>(dk, a.scale, q_tile, head_at<float>(a.dk, token + first_key, kv_head, a.head_dim), a.dk.stride,
-                a.keys - first_key, a.head_dim, &rotation, first_key);
+                a.keys - first_key, a.head_dim, a, &rotation, batch, first_key);
   store_rows<D>(dv, 1.0F, q_tile, head_at<float>(a.dv, token + first_key, kv_head, a.v_dim), a.dv.stride,
-                a.keys - first_key, a.v_dim, nullptr, first_key);
+                a.keys - first_key, a.v_dim, a, nullptr, batch, first_key);
 }
 
 template <int D>
@@ -272,20 +282,20 @@ __global__ void __launch_bounds__(kThreads, 2) queries(const AttentionArguments 
                   a.queries - first_query);
   float dq[kPerSide][D / kSide];
   clear(dq);
-  const int count = keys_of(a, batch), end = end_key_of(a, count, first_position, kRows);
-  for (int key = first_key_of(a, first_position) / kRows * kRows; key < end; key += kRows) {
+  const int count = keys_of(a, batch), end = end_key_of(a, batch, count, first_position, kRows);
+  for (int key = first_key_of(a, batch, first_position) / kRows * kRows; key < end; key += kRows) {
     __syncthreads();
     load_rows<D>(k_tile, head_at<const float>(a.k, key_token + key, kv_head, a.head_dim), a.k.stride, count - key,
                  a.head_dim);
     load_rows<D>(v_tile, head_at<const float>(a.v, key_token + key, kv_head, a.v_dim), a.v.stride, count - key,
                  a.v_dim);
     __syncthreads();
-    scores_again<D>(a, count, first_query, key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
+    scores_again<D>(a, count, batch, first_query, key, q_tile, k_tile, do_tile, v_tile, lse_log2, delta, p, ds);
     __syncthreads();
     multiply_columns<D>(dq, ds, kScoreStride, 1, k_tile);
   }
   store_rows<D>(dq, a.scale, q_tile, head_at<float>(a.dq, token + first_query, head, a.head_dim), a.dq.stride,
-                a.queries - first_query, a.head_dim, &rotation, first_position);
+                a.queries - first_query, a.head_dim, a, &rotation, batch, first_position);
 }
 
 template <typename Fn>

@@ -30,18 +30,23 @@ __device__ __forceinline__ float quad_sum(float x) {
 /// Scores of keys that a query does not see vanish. `count`: of the sample's keys; `position`, `key`: of the first row
 /// and column.
 template <int M, int N>
-__device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int count, int position, int key,
+__device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int count, int batch, int position, int key,
                                             const AttentionArguments& a) {
   const int lane = lane_of_thread();
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
-    for (int n = 0; n < N; ++n)
+    for (int half = 0; half < 2; ++half) {
+      const int row = position + 16 * m + row_in_c(lane, 2 * half);
+      const DocumentBounds own = document_at(a, batch, row);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = position + 16 * m + row_in_c(lane, i), column = key + 8 * n + column_in_c(lane, i);
-        if (!sees(a, count, row, column)) s[m][n].at[i] = kMaskedScore;
-      }
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          const int column = key + 8 * n + column_in_c(lane, i);
+          if (!sees(a, count, row, column) || !within(own, column)) s[m][n].at[i] = kMaskedScore;
+        }
+    }
 }
 
 template <int M, int N>
@@ -102,8 +107,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
                      first_token = static_cast<std::int64_t>(batch) * a.keys;
   const T* const k = head_at<const T>(a.k, first_token, kv_head, a.head_dim);
   const T* const v = head_at<const T>(a.v, first_token, kv_head, a.v_dim);
-  const int count = keys_of(a, batch), begin = first_key_of(a, a.origin + first_query) / kKeys * kKeys,
-            end = end_key_of(a, count, a.origin + first_query, S::kQueries);
+  const int count = keys_of(a, batch), begin = first_key_of(a, batch, a.origin + first_query) / kKeys * kKeys,
+            end = end_key_of(a, batch, count, a.origin + first_query, S::kQueries);
   check_length(a, batch);
 
   load_tile<S::kQueries, D>(q_tile, head_at<const T>(a.q, token + first_query, head, a.head_dim), a.q.stride,
@@ -114,6 +119,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(),
             warp_query = first_query + warp * 16 * kM, warp_position = a.origin + warp_query;
   const float scale_log2 = a.scale * kLog2E;
+  const DocumentBounds common = common_document(a, batch, warp_position, 16 * kM);
   FragmentC o[kM][D / 8];
   clear(o);
   float largest[kM][2], sum[kM][2];
@@ -135,12 +141,14 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
                           a.vectors);
     commit_copies();
     if (a.softcap != 0) cap_scores(s, a);
-    if (is_masked(a, count, warp_position, 16 * kM, key, kKeys)) mask_scores(s, count, warp_position, key, a);
+    if (is_masked(a, count, warp_position, 16 * kM, key, kKeys) || key < common.first || key + kKeys > common.end)
+      mask_scores(s, count, batch, warp_position, key, a);
     soften(s, o, largest, sum, scale_log2);
     multiply_columns<T, kM, kKeys / 8, D>(o, s, v_tile);
   }
 
-  __syncthreads();  // the tiles become the way out
+  wait_for_copies<0>();  // of a block of padding, which has no keys
+  __syncthreads();       // the tiles become the way out
   float* const staging = dynamic_shared<float>() + warp * 16 * kTileStride<D>;
   float* const lse = a.lse + static_cast<std::int64_t>(batch_head) * a.queries;
 #pragma unroll
@@ -150,12 +158,13 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float total = quad_sum(sum[m][half]);
-      inverse[half] = 1 / total;
       const int row = query + row_in_c(lane, 2 * half);
-      if (lane % 4 == 0 && row < a.queries) lse[row] = largest[m][half] * a.scale + logf(total);
+      const bool padding = is_padding(a, batch, a.origin + row);
+      inverse[half] = padding ? 0.0F : 1 / total;
+      if (lane % 4 == 0 && row < a.queries) lse[row] = padding ? 0.0F : largest[m][half] * a.scale + logf(total);
     }
     store_rows<D>(o[m], inverse[0], inverse[1], staging, head_at<T>(a.o, token + query, head, a.v_dim), a.o.stride,
-                  a.queries - query, a.v_dim, a.vectors, nullptr, query);
+                  a.queries - query, a.v_dim, a, nullptr, batch, query);
   }
 }
 

@@ -1,6 +1,8 @@
 // Where a head lies, what a query sees, softcap and RoPE: shared by all attention kernels.
 #pragma once
 
+#include <climits>
+
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/runtime/device.cuh"
 #include "kernels/cuda/runtime/fault.cuh"
@@ -29,25 +31,49 @@ __device__ __forceinline__ void check_length(const AttentionArguments& a, int ba
   const int length = a.lengths[batch];
   if (length < 1 || length > a.keys) report(a.fault, Fault::length, length, batch, a.keys);
 }
-/// Positions of a query and a key; `count`: of the sample's keys.
+/// The document of a position, or of the last one if it is beyond all; without documents all positions.
+__device__ __forceinline__ DocumentBounds document_at(const AttentionArguments& a, int batch, int position) {
+  if (a.documents == nullptr) return {0, INT_MAX};
+  return a.documents[static_cast<std::int64_t>(batch) * a.keys + min(position, a.keys - 1)];
+}
+__device__ __forceinline__ bool within(DocumentBounds document, int position) {
+  return position >= document.first && position < document.end;
+}
+/// What positions [first, first + count) all have in common.
+__device__ __forceinline__ DocumentBounds common_document(const AttentionArguments& a, int batch, int first,
+                                                          int count) {
+  return {document_at(a, batch, first + count - 1).first, document_at(a, batch, first).end};
+}
+__device__ __forceinline__ bool is_padding(const AttentionArguments& a, int batch, int position) {
+  return a.documents != nullptr && document_at(a, batch, position).first == a.keys;
+}
+/// The place of a position in its document; without documents the position itself.
+__device__ __forceinline__ int place_of(const AttentionArguments& a, int batch, int position) {
+  return max(position - document_at(a, batch, position).first, 0);
+}
+
+/// Positions of a query and a key, which are of one document; `count`: of the sample's keys.
 __device__ __forceinline__ bool sees(const AttentionArguments& a, int count, int query, int key) {
   return key < count && (!a.causal || key <= query) && query - key < a.window;
 }
 /// The first key, and the end of the keys, that some of the queries of positions [first, first + count) see.
-__device__ __forceinline__ int first_key_of(const AttentionArguments& a, int first) {
-  return max(first - a.window + 1, 0);
+__device__ __forceinline__ int first_key_of(const AttentionArguments& a, int batch, int first) {
+  return max(first - a.window + 1, document_at(a, batch, first).first);
 }
-__device__ __forceinline__ int end_key_of(const AttentionArguments& a, int keys, int first, int count) {
-  return a.causal ? min(keys, first + count) : keys;
+__device__ __forceinline__ int end_key_of(const AttentionArguments& a, int batch, int keys, int first, int count) {
+  const int last = min(first + count, a.origin + a.queries) - 1, end = min(keys, document_at(a, batch, last).end);
+  return a.causal ? min(end, first + count) : end;
 }
 /// Rows of queries, the first and the end, that see some of the keys [first, first + count).
-__device__ __forceinline__ int first_query_of(const AttentionArguments& a, int first) {
-  return a.causal ? max(first - a.origin, 0) : 0;
+__device__ __forceinline__ int first_query_of(const AttentionArguments& a, int batch, int first) {
+  return max(max(a.causal ? first : 0, document_at(a, batch, first).first) - a.origin, 0);
 }
-__device__ __forceinline__ int end_query_of(const AttentionArguments& a, int first, int count) {
-  return min(a.queries, first - a.origin + count - 1 + a.window);
+__device__ __forceinline__ int end_query_of(const AttentionArguments& a, int batch, int first, int count) {
+  const int last = min(first + count, a.keys) - 1, end = min(a.queries, first - a.origin + count - 1 + a.window);
+  return min(end, document_at(a, batch, last).end - a.origin);
 }
-/// Whether some of the queries of positions [query, query + queries) do not see some of the keys [key, key + keys).
+/// Whether some of the queries of positions [query, query + queries) do not see some of the keys [key, key + keys), of
+/// one document.
 __device__ __forceinline__ bool is_masked(const AttentionArguments& a, int count, int query, int queries, int key,
                                           int keys) {
   return key + keys > count || (a.causal && key + keys > query + 1) || query + queries - 1 - key >= a.window;
@@ -87,14 +113,14 @@ __device__ __forceinline__ int second_of_pair(const Rotation& rotation, int pair
   return rotation.interleaved ? 2 * pair + 1 : pair + rotation.half;
 }
 
-/// Turns `Rows` rows of floats in shared memory, of positions from `position` on, by sign times their angles; by
-/// threads `first`, first + step ….
+/// Turns `Rows` rows of floats in shared memory, of positions of a sample from `position` on, by sign times their
+/// angles; by threads `first`, first + step ….
 template <int Rows>
-__device__ __forceinline__ void turn_rows(float* rows, int stride, const Rotation& rotation, int position, float sign,
-                                          int first, int step) {
+__device__ __forceinline__ void turn_rows(float* rows, int stride, const AttentionArguments& a, int batch,
+                                          const Rotation& rotation, int position, float sign, int first, int step) {
   for (int i = first; i < Rows * rotation.half; i += step) {
     const int row = i / rotation.half, pair = i % rotation.half;
-    const CosSin angle = angle_at(rotation, position + row, pair);
+    const CosSin angle = angle_at(rotation, place_of(a, batch, position + row), pair);
     float *const at = rows + row * stride + first_of_pair(rotation, pair), *const other =
                                                                                rows + row * stride +
                                                                                second_of_pair(rotation, pair);

@@ -1,10 +1,25 @@
-// What attention needs before its products: queries and keys turned by RoPE, and delta = do · o.
+// What attention needs before its products: the bounds of documents, queries and keys turned by RoPE, and delta = do ·
+// o.
 #include "kernels/cuda/attention/head.cuh"
+#include "kernels/cuda/runtime/documents.cuh"
 
 namespace trainer::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
+
+// A thread has a position.
+__global__ void __launch_bounds__(kThreads)
+    find(const AttentionArguments a, const std::int32_t* numbers, DocumentBounds* to) {
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (token >= static_cast<std::int64_t>(a.batch) * a.keys) return;
+  const int position = static_cast<int>(token % a.keys);
+  const std::int32_t* const row = numbers + (token - position);
+  const std::int32_t number = row[position];
+  if (a.fault != nullptr) check_document(a.fault, row, position, token / a.keys, a.keys);
+  const DocumentBounds own{first_not_below(row, position, number), first_above(row, position, a.keys, number)};
+  to[token] = number < 0 ? DocumentBounds{a.keys, own.first} : own;
+}
 
 /// The rows of head `head` of q and then k, of one position: where they come from and go to.
 template <typename T>
@@ -32,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
   const int position = static_cast<int>(token % a.keys), query = position - a.origin;
   const std::int64_t query_token = token / a.keys * a.queries + query;
   for (int pair = static_cast<int>(threadIdx.x); pair < rotation.half; pair += kThreads)
-    angles[pair] = angle_at(rotation, position, pair);
+    angles[pair] = angle_at(rotation, place_of(a, static_cast<int>(token / a.keys), position), pair);
   __syncthreads();
   const int per_head = rotation.half / N, first_head = query >= 0 && query < a.queries ? 0 : a.heads,
             heads = a.heads + a.kv_heads, step = N > 1 || !rotation.interleaved ? 1 : 2,
@@ -88,6 +103,12 @@ __global__ void __launch_bounds__(kThreads) products(const AttentionArguments a)
 }
 
 }  // namespace
+
+void find_document_bounds(const Call& call, const AttentionArguments& a, const std::int32_t* numbers,
+                          DocumentBounds* to) {
+  launch(call, {.blocks = blocks_for(static_cast<std::int64_t>(a.batch) * a.keys, kThreads), .threads = kThreads}, find,
+         a, numbers, to);
+}
 
 void rotate_heads(const Call& call, DType dtype, const AttentionArguments& a, const Rotation& rotation, HeadRows to_q,
                   HeadRows to_k) {

@@ -89,11 +89,12 @@ template <int D>
 inline constexpr int kStagingBytes = kAttentionWarps * 16 * kTileStride<D> * 4;
 
 /// 16 rows of a warp, times `factors` of its rows g and g + 8, to a head's tokens from `to` on, of which `valid` are
-/// stored; turned back where there is a rotation. `staging`: this warp's 16 rows. `position`: of the first row.
+/// stored; turned back where there is a rotation. `staging`: this warp's 16 rows. `position`: of the first row, in
+/// sample `batch`.
 template <int D, typename T>
 __device__ __forceinline__ void store_rows(const FragmentC (&c)[D / 8], float low, float high, float* staging, T* to,
-                                           std::int64_t stride, int valid, int head_dim, bool vectors,
-                                           const Rotation* rotation, int position) {
+                                           std::int64_t stride, int valid, int head_dim, const AttentionArguments& a,
+                                           const Rotation* rotation, int batch, int position) {
   constexpr int kStride = kTileStride<D>, kN = kVector<T>;
   const int lane = lane_of_thread();
 #pragma unroll
@@ -104,14 +105,14 @@ __device__ __forceinline__ void store_rows(const FragmentC (&c)[D / 8], float lo
   }
   __syncwarp();
   if (rotation != nullptr && rotation->half > 0) {
-    turn_rows<16>(staging, kStride, *rotation, position, -1.0F, lane, kWarp);
+    turn_rows<16>(staging, kStride, a, batch, *rotation, position, -1.0F, lane, kWarp);
     __syncwarp();
   }
   for (int i = lane; i < 16 * (D / kN); i += kWarp) {
     const int row = i / (D / kN), column = i % (D / kN) * kN;
     if (row >= valid || column >= head_dim) continue;
     const float* from = staging + row * kStride + column;
-    if (vectors) {
+    if (a.vectors) {
       Vec<T, kN> out;
 #pragma unroll
       for (int e = 0; e < kN; ++e) out[e] = from_f32<T>(from[e]);

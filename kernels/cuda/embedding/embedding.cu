@@ -4,7 +4,9 @@
 
 #include "engine/core/op_record.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/runtime/documents.cuh"
 #include "kernels/cuda/runtime/fault.cuh"
+#include "kernels/documents.h"
 #include "kernels/embedding.h"
 
 namespace trainer::kernels::cuda {
@@ -164,6 +166,34 @@ Prepared prepare_positions(const Signature& signature, const Context&) {
       check(cudaMemcpyAsync(operand<void>(call, 1), operand<char>(call, 0) + first * row_bytes, bytes,
                             cudaMemcpyDeviceToDevice, stream_of(call)),
             "cudaMemcpyAsync");
+  });
+}
+
+namespace {
+
+__global__ void __launch_bounds__(kThreads)
+    count_positions(const std::int32_t* documents, std::int32_t* ids, int seq, int all, int origin, int offset,
+                    std::int64_t count, Fault* fault) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const int position = origin + static_cast<int>(i % seq);
+  const std::int32_t* const row = documents + i / seq * all;
+  const std::int32_t number = row[position];
+  check_document(fault, row, position, i / seq, all);
+  ids[i] = offset + (number < 0 ? 0 : position - first_not_below(row, position, number));
+}
+
+}  // namespace
+
+Prepared prepare_document_positions(const Signature& signature, const Context& context) {
+  const DocumentPositionsShape shape = document_positions_shape(signature);
+  const std::int64_t count = shape.batch * shape.seq;
+  Fault* const fault = context.fault;
+  return make_kernel([=](const Call& call) {
+    expect_document_origin(shape, call.origin);
+    launch(call, {.blocks = blocks_for(count, kThreads), .threads = kThreads}, count_positions,
+           operand<const std::int32_t>(call, 0), operand<std::int32_t>(call, 1), static_cast<int>(shape.seq),
+           static_cast<int>(shape.all), static_cast<int>(call.origin), static_cast<int>(shape.offset), count, fault);
   });
 }
 

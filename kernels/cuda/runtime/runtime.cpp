@@ -10,6 +10,7 @@
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
 #include "kernels/cuda/runtime/libraries.h"
+#include "kernels/documents.h"
 
 namespace trainer::kernels::cuda {
 
@@ -64,6 +65,10 @@ void Device::throw_fault() {
   const volatile Fault& fault = *context_.fault;
   const std::int32_t kind = fault.kind;
   if (kind == Fault::none) return;
+  if (kind == Fault::document) {
+    context_.fault->kind = Fault::none;
+    throw DataError(wrong_document(fault.value, fault.place / fault.bound, fault.place % fault.bound));
+  }
   const bool length = kind == Fault::length;
   const std::string text = std::string(kind == Fault::id ? "id "
                                        : length          ? "length "
