@@ -112,7 +112,10 @@ void read_input(Reading& reading, const yaml::Node& key, const yaml::Node& input
   const std::string path = "inputs." + key.text;
   const auto& fields = reading.options.field_shapes;
   const auto field = fields.find(key.text);
-  const bool absent = field == fields.end() && input.is_mapping() && is_optional(reading, input, path);
+  // A text that is continued or scored has no fields but its tokens, whatever the data for training has.
+  const bool of_text =
+      reading.options.mode == BuildOptions::Mode::sample || reading.options.mode == BuildOptions::Mode::score;
+  const bool absent = (field == fields.end() || of_text) && input.is_mapping() && is_optional(reading, input, path);
   reading.variables["inputs." + key.text] = ParamValue(absent ? 0.0 : 1.0);
   if (absent) return;
   Entry entry{.name = key.text, .where = &key};

@@ -6,6 +6,7 @@
 //   value                        placement
 //   inputs [batch, seq, …]       Shard(1)
 //   lengths [batch]              Replicate
+//   documents [batch, seq]       Replicate, and so are those of all keys
 //   parameters                   Replicate, their gradients Partial
 //   k, v at attention            Replicate, by a gather whose gradient is a reduce-scatter
 #include "strategies/context/context_parallel.h"
@@ -19,13 +20,16 @@
 namespace trainer::strategies {
 namespace {
 
-// Whether all that reads an input is attention that takes it for the lengths of samples, which count whole sequences.
-bool is_lengths(const Graph& graph, ValueId input) {
+// Whether what reads an input speaks of whole sequences by it, whatever part a rank has: lengths and documents of
+// attention, and documents of positions.
+bool speaks_of_all(const Graph& graph, ValueId input) {
   bool read = false;
   for (const Node& node : graph.nodes)
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] != input) continue;
-      if (node.op != Op::attention || !flag(node, "padded") || i + 1 != node.inputs.size()) return false;
+      const bool mask = node.op == Op::attention && (flag(node, "padded") || flag(node, "by_document")) &&
+                        i + 1 == node.inputs.size();
+      if (!mask && node.op != Op::document_positions) return false;
       read = true;
     }
   return read;
@@ -44,7 +48,7 @@ void context_parallel(Graph& graph) {
   graph.nodes = std::move(nodes);
   for (ValueId input : graph.inputs) {
     Value& value = graph.value(input);
-    if (is_lengths(graph, input)) continue;
+    if (speaks_of_all(graph, input)) continue;
     if (value.shape().rank() < 2)
       refuse(graph, graph.nodes.front(), Axis::context, value.name + " has no sequence to cut");
     const std::int64_t seq = value.shape()[1];

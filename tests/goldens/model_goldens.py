@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from op_goldens import attention
+from op_goldens import attention, document_places
 
 STEPS = 20
 
@@ -48,6 +48,11 @@ class Model:
         return F.linear(x, self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias"))
 
 
+def fields_of(inputs):
+    """Tokens [batch, seq], or with the documents of a row [batch, 2, seq]: both."""
+    return (inputs, None) if inputs.dim() == 2 else inputs.unbind(1)
+
+
 class Gpt2(Model):
     def __init__(self, layers, heads, dim, vocab, context):
         super().__init__(101)
@@ -66,11 +71,13 @@ class Gpt2(Model):
     def layer_norm(self, name, x):
         return F.layer_norm(x, (self.dim,), self.parameters[f"{name}.weight"], self.parameters[f"{name}.bias"], 1e-5)
 
-    def logits(self, tokens):
-        x = F.embedding(tokens, self.parameters["wte.weight"]) + self.parameters["wpe.weight"][: tokens.shape[1]]
+    def logits(self, inputs):
+        tokens, documents = fields_of(inputs)
+        places = torch.arange(tokens.shape[1]) if documents is None else document_places(documents)
+        x = F.embedding(tokens, self.parameters["wte.weight"]) + self.parameters["wpe.weight"][places]
         for i in range(self.layers):
             qkv = self(f"h.{i}.attn.c_attn", self.layer_norm(f"h.{i}.ln_1", x))
-            o, _ = attention(*qkv.split(self.dim, -1), self.heads, self.heads, True, 0.0)
+            o, _ = attention(*qkv.split(self.dim, -1), self.heads, self.heads, True, 0.0, documents)
             x = x + self(f"h.{i}.attn.c_proj", o)
             hidden = F.gelu(self(f"h.{i}.mlp.c_fc", self.layer_norm(f"h.{i}.ln_2", x)), approximate="tanh")
             x = x + self(f"h.{i}.mlp.c_proj", hidden)
@@ -99,13 +106,14 @@ class Llama(Model):
     def rms_norm(self, name, x):
         return F.rms_norm(x, (self.dim,), self.parameters[f"{name}.weight"], 1e-5)
 
-    def logits(self, tokens):
+    def logits(self, inputs):
+        tokens, documents = fields_of(inputs)
         x = F.embedding(tokens, self.parameters["model.embed_tokens.weight"])
         for i in range(self.layers):
             p = f"model.layers.{i}."
             h = self.rms_norm(p + "input_layernorm", x)
             q, k, v = (self(p + f"self_attn.{which}_proj", h) for which in "qkv")
-            x = x + self(p + "self_attn.o_proj", attention(q, k, v, self.heads, self.kv_heads, True, self.theta)[0])
+            x = x + self(p + "self_attn.o_proj", attention(q, k, v, self.heads, self.kv_heads, True, self.theta, documents)[0])
             h = self.rms_norm(p + "post_attention_layernorm", x)
             x = x + self(p + "mlp.down_proj", F.silu(self(p + "mlp.gate_proj", h)) * self(p + "mlp.up_proj", h))
         return self("lm_head", self.rms_norm("model.norm", x))
@@ -328,6 +336,48 @@ MUON = {"name": "muon", "lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_d
         "others": {"name": "adamw", "lr": 0.004, "betas": [0.9, 0.95], "eps": 1e-06, "weight_decay": 0.1}}
 
 
+def packed_case(folder, save_file, name, model, graph, params, seed, seq, samples, val_samples, vocab, job):
+    """Rows of several documents, of one token to a whole row, and padding: files of tensors. The last token of a document has no target."""
+    rng = np.random.default_rng(seed)
+    parts = {}
+    for part, count in [("train", samples), ("val", val_samples)]:
+        tokens, targets, documents = np.zeros((count, seq), "<i4"), np.full((count, seq), -100, "<i4"), np.full((count, seq), -1, "<i4")
+        for row in range(count):
+            at, number = 0, 0
+            while at < seq - 1 and number < 5:
+                length = min(int(rng.choice([1, 2, 3, 5, 8, seq])), seq - at)
+                ids = [int(rng.integers(vocab))]
+                while len(ids) < length:
+                    ids.append((3 * ids[-1] + int(rng.integers(4))) % vocab)
+                tokens[row, at : at + length], documents[row, at : at + length] = ids, number
+                targets[row, at : at + length - 1] = ids[1:]
+                at, number = at + length, number + 1
+        save_file({"ids": tokens, "labels": targets, "documents": documents}, os.path.join(folder, f"{part}.safetensors"), {})
+        inputs = torch.stack([torch.tensor(tokens), torch.tensor(documents)], 1).long()
+        parts[part] = (inputs, torch.tensor(targets).long())
+    initial, expected = train(model, job, *parts["train"], parts["val"])
+    fields = "{tokens: ids, targets: labels, documents: documents}"
+    data = f"  format: tensors\n  train: train.safetensors\n  val: val.safetensors\n  fields: {fields}\n  seq_len: {seq}\n"
+    write_job(folder, name, f"  graph: {graph}\n  with: {flow(params)}\n", data, job)
+    save(folder, save_file, initial, expected)
+
+
+def gpt2_documents(folder, save_file):
+    params = {"layers": 1, "heads": 2, "dim": 16, "vocab": 29, "context": 22, "dropout": 0.0}
+    job = {"batch": {"global": 6, "micro": 3},
+           "optimizer": {"name": "adamw", "lr": 0.004, "betas": [0.9, 0.95], "eps": 1e-06, "weight_decay": 0.1},
+           "lr_schedule": {"name": "cosine", "warmup_steps": 4, "min_lr": 0.0004}, "clip_norm": 1.0, "eval_batches": 2}
+    packed_case(folder, save_file, "gpt2_documents", Gpt2(1, 2, 16, 29, 22), "models/gpt2.yaml", params, 205, 19, 50, 12, 29, job)
+
+
+def decoder_documents(folder, save_file):
+    params = {"layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 4, "dim": 16, "hidden": 20, "vocab": 29, "rope_theta": 100.0}
+    job = {"batch": {"global": 4, "micro": 2},
+           "optimizer": {"name": "adamw", "lr": 0.004, "betas": [0.9, 0.99], "eps": 1e-06, "weight_decay": 0.1},
+           "lr_schedule": {"name": "cosine", "warmup_steps": 3, "min_lr": 0.0}, "clip_norm": 0.7, "eval_batches": 2}
+    packed_case(folder, save_file, "decoder_documents", Llama(2, 4, 2, 16, 20, 29, 100.0), "models/decoder.yaml", params, 206, 23, 33, 8, 29, job)
+
+
 def gpt2_muon(folder, save_file):
     params = {"layers": 2, "heads": 2, "dim": 32, "vocab": 61, "context": 24, "dropout": 0.0}
     model = Gpt2(2, 2, 32, 61, 24)
@@ -411,7 +461,8 @@ def convnet(folder, save_file):
 
 
 def make(root, save_file):
-    for name, case in [("gpt2", gpt2), ("llama", llama), ("gpt2_muon", gpt2_muon), ("llama_groups", llama_groups), ("mlp", mlp), ("convnet", convnet)]:
+    for name, case in [("gpt2", gpt2), ("llama", llama), ("gpt2_muon", gpt2_muon), ("llama_groups", llama_groups), ("mlp", mlp), ("convnet", convnet),
+                       ("gpt2_documents", gpt2_documents), ("decoder_documents", decoder_documents)]:
         folder = os.path.join(root, name)
         os.makedirs(folder, exist_ok=True)
         case(folder, save_file)

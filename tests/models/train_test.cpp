@@ -125,6 +125,11 @@ TEST_CASE("a GPT-2 trains as in PyTorch") { check_case("models/gpt2"); }
 
 TEST_CASE("a Llama with grouped queries trains as in PyTorch") { check_case("models/llama"); }
 
+TEST_CASE("rows of several documents train as in PyTorch with masks of blocks, positions learned and rotary") {
+  check_case("models/gpt2_documents");
+  check_case("models/decoder_documents");
+}
+
 TEST_CASE("a GPT-2 under Muon trains as with torch.optim.Muon") { check_case("models/gpt2_muon"); }
 
 TEST_CASE("a Llama whose parameters have four optimizers trains as in PyTorch") { check_case("models/llama_groups"); }
