@@ -8,7 +8,7 @@
 #include "engine/data/parquet/parquet_rows.h"
 #include "engine/data/recognise.h"
 #include "engine/data/rows/bytes.h"
-#include "engine/data/rows/packed.h"
+#include "engine/data/rows/compressed.h"
 #include "engine/data/rows/text_rows.h"
 
 namespace trainer::data {
@@ -17,18 +17,18 @@ namespace {
 using namespace std::string_view_literals;
 
 constexpr const char* kRead =
-    "rows are read from JSONL and JSON arrays, which gzip or zstd may have packed, and Parquet";
+    "rows are read from JSONL and JSON arrays, plain or compressed by gzip or zstd, and from Parquet";
 
-// Above the length of any file, and below the number that eight characters are as a length.
+// More than any file has, and less than eight characters of text are when they are taken as a length.
 constexpr std::int64_t kAnyLength = std::int64_t{1} << 48;
 
-// Of a packed file, `head` is that of its contents.
-void refuse_foreign_rows(const std::string& path, std::string_view head, bool packed) {
+// `head` is what the file begins with, after decompression.
+void refuse_foreign_rows(const std::string& path, std::string_view head, bool compressed) {
   if (const std::optional<FileKind> kind = recognise(head, kAnyLength))
-    throw DataError(path + (packed ? ": has packed " : ": is ") + kind->name + "; " +
+    throw DataError(path + (compressed ? ": decompresses to " : ": is ") + kind->name + "; " +
                     (kind->advice.empty() ? kRead : kind->advice));
   if (head.starts_with("\xFF\xFE"sv) || head.starts_with("\xFE\xFF"sv))
-    throw DataError(path + (packed ? ": has packed" : ": is") + " UTF-16 text; save it as UTF-8");
+    throw DataError(path + (compressed ? ": decompresses to" : ": is") + " UTF-16 text; save it as UTF-8");
 }
 
 }  // namespace
@@ -37,10 +37,10 @@ std::unique_ptr<Rows> open_rows(const std::string& path, const std::vector<std::
   DataFile file(path);
   const std::string head = file.head(4);
   if (head == "PAR1" || head == "PARE") return parquet::parquet_rows(std::move(file), columns);
-  const bool packed = is_packed_by_gzip(head) || is_packed_by_zstd(head);
+  const bool compressed = is_gzip(head) || is_zstd(head);
   Window window(open_bytes(std::move(file)));
   while (window.text().size() < kHeadBytes && window.more()) continue;
-  refuse_foreign_rows(path, window.text().substr(0, kHeadBytes), packed);
+  refuse_foreign_rows(path, window.text().substr(0, kHeadBytes), compressed);
   constexpr std::string_view kMark = "\xEF\xBB\xBF";  // a byte order mark
   if (window.text().starts_with(kMark)) window.take(kMark.size());
   const std::size_t first = window.text().find_first_not_of(" \t\r\n");

@@ -90,9 +90,9 @@ TEST_CASE("Parquet files that contradict themselves are errors that name row and
   CHECK(said_of({kInt32, 2, two, 0, false, 1 << 20}, number) ==
         damaged("row 1: column n: its pages do not lie in the file"));
   CHECK(said_of({kInt32, 2, data_page(2, kPlain, i32s({1, 2}), 9)}, number) ==
-        damaged("row 1: column n: a page that is not packed has two sizes"));
+        damaged("row 1: column n: a page that is not compressed has two sizes"));
   CHECK(said_of({kInt32, 2, data_page(2, kPlain, "12345678", 1 << 20), 6}, number) ==
-        damaged("row 1: column n: a page cannot be unpacked by zstd"));
+        damaged("row 1: column n: a page cannot be decompressed by zstd"));
   CHECK(said_of({kByteArray, 2, data_page(2, kPlain, u32(1000) + "abc")}, text) ==
         damaged("row 1: column t: a page's values end too early"));
   CHECK(said_of({kByteArray, 2, data_page(2, kRleDictionary, "\x01\x03\x01")}, text) ==
@@ -116,8 +116,8 @@ TEST_CASE("what of Parquet is not read is an error that says what to do") {
   const Thrift number = leaf("n", kRequired, kInt32), text = leaf("t", kRequired, kByteArray);
   const std::string two = data_page(2, kPlain, i32s({1, 2}));
   CHECK(said_of({kInt32, 2, two, 3}, number) ==
-        "row 1: column n: is packed by LZO, which is not read; write it with zstd or snappy");
-  CHECK(contains(said_of({kInt32, 2, two, 5}, number), "row 1: column n: is packed by LZ4 in its old framing"));
+        "row 1: column n: is compressed by LZO, which is not read; write it with zstd or snappy");
+  CHECK(contains(said_of({kInt32, 2, two, 5}, number), "row 1: column n: is compressed by LZ4 in its old framing"));
   CHECK(said_of({kInt32, 2, two, 0, true}, number) == "row 1: column n: is encrypted");
   CHECK(contains(said_of({kInt32, 2, data_page(2, 42, "")}, number), "row 1: column n: a page is in encoding 42"));
   CHECK(said_of({kInt32, 2, data_page(2, kPlain, "12345678", 0x7FFFFFFF), 6}, number) ==
@@ -125,7 +125,7 @@ TEST_CASE("what of Parquet is not read is an error that says what to do") {
   CHECK(said_of({kByteArray, 2, data_page(2, kPlain, u32(1) + "a" + u32(1) + "\xFF")}, text) ==
         "row 2: column t: holds bytes that are not UTF-8 text");
   CHECK(said_of({kByteArray, 2, two}, leaf("t", kRequired, kByteArray, 20)) ==
-        "column t: holds BSON, which a row cannot hold; leave the column out, or write it as text");
+        "column t: holds BSON, which is not read; write the file without it, or with text in its place");
   TemporaryFolder folder;
   CHECK(contains(mistake_of_rows(folder.write("a", "PARE" + std::string(100, 'x') + "PARE")),
                  "is an encrypted Parquet file"));
@@ -160,6 +160,12 @@ TEST_CASE("a few bytes of Parquet cannot make a row of more than 64 MiB") {
   const std::string path =
       folder.write("a", parquet_file(1, {leaf("x", kRepeated, kByteArray)}, {{kByteArray, 100, pages}}, 1));
   CHECK(mistake_of_rows(path) == path + ": row 1: column x: the row is longer than 64 MiB");
+  // A billion nulls.
+  const std::string nulls = level_runs({{1, 0}, {999'999'999, 1}}) + level_runs({{1'000'000'000, 1}});
+  const std::vector<Thrift> schema = {group("x", kRequired, 1, kList), group("list", kRepeated, 1),
+                                      leaf("element", kOptional, kInt32)};
+  folder.write("a", parquet_file(1, schema, {{kInt32, 1'000'000'000, data_page(1'000'000'000, kPlain, nulls)}}, 1));
+  CHECK(mistake_of_rows(path) == path + ": row 1: column x.list.element: the row is longer than 64 MiB");
 }
 
 }  // namespace

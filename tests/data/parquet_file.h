@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace trainer::tests {
@@ -64,6 +65,17 @@ inline std::string levels(const std::vector<int>& values, int width) {
       }
   const std::string run = std::string(1, static_cast<char>(groups << 1 | 1)) + packed;
   return u32(static_cast<std::uint32_t>(run.size())) + run;
+}
+
+/// Levels as runs of one value, below 256: pairs of count and value.
+inline std::string level_runs(const std::vector<std::pair<std::uint64_t, int>>& runs) {
+  std::string bytes;
+  for (auto [count, value] : runs) {
+    for (count <<= 1; count >= 0x80; count >>= 7) bytes += static_cast<char>(count | 0x80);
+    bytes += static_cast<char>(count);
+    bytes += static_cast<char>(value);
+  }
+  return u32(static_cast<std::uint32_t>(bytes.size())) + bytes;
 }
 
 /// Pages with their headers; sizes as `uncompressed` says, or else the body's.

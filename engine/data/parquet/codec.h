@@ -9,11 +9,11 @@
 
 namespace trainer::data::parquet {
 
-/// Bytes whose room is used again; new room is not filled, so that a size that a file only claims costs nothing.
+/// A buffer that is used again. It is not cleared, so a size that a file only claims costs no memory.
 class PageBuffer {
  public:
-  /// Room for `bytes`; what was there is lost.
-  char* room(std::size_t bytes);
+  /// Space for `bytes` bytes; its contents before are lost.
+  char* reserve(std::size_t bytes);
 
  private:
   std::unique_ptr<char[]> bytes_;
@@ -22,7 +22,8 @@ class PageBuffer {
 
 /// Raises Unsupported for a codec that is not read.
 void check_codec(Codec codec);
-/// Unpacks `packed` to exactly `bytes` bytes. Raises Damaged. REQUIRES: a codec that is read, and not `none`.
-void unpack(Codec codec, std::string_view packed, char* out, std::size_t bytes);
+/// Decompresses `compressed` to exactly `bytes` bytes. Raises Damaged. REQUIRES: check_codec accepts it, and it is not
+/// `none`.
+void decompress(Codec codec, std::string_view compressed, char* out, std::size_t bytes);
 
 }  // namespace trainer::data::parquet

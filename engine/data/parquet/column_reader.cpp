@@ -1,9 +1,8 @@
-// How pages are found, checked, unpacked and taken apart.
+// Finds, checks and decompresses pages, and splits them into levels and values.
 #include "engine/data/parquet/column_reader.h"
 
 #include <zlib.h>
 
-#include <algorithm>
 #include <bit>
 
 #include "engine/data/parquet/bits.h"
@@ -11,32 +10,15 @@
 namespace trainer::data::parquet {
 namespace {
 
-constexpr std::size_t kMostHeaderBytes = std::size_t{16} << 20;  // it may have the least and greatest value
+constexpr std::size_t kMostHeaderBytes = std::size_t{16}
+                                         << 20;  // with its statistics: the least and the greatest value
 constexpr std::size_t kBlockBytes = std::size_t{1} << 18;
-
-// Bytes [first, last) of a file.
-class PartBytes final : public ByteSource {
- public:
-  PartBytes(const DataFile& file, std::int64_t first, std::int64_t last) : file_(file), at_(first), last_(last) {}
-
-  std::size_t read(char* out, std::size_t bytes) override {
-    const auto count = std::min(static_cast<std::int64_t>(bytes), last_ - at_);
-    file_.read(at_, out, static_cast<std::size_t>(count));
-    at_ += count;
-    return static_cast<std::size_t>(count);
-  }
-  std::int64_t bytes_read() const override { return at_; }
-
- private:
-  const DataFile& file_;
-  std::int64_t at_, last_;
-};
 
 std::unique_ptr<ByteSource> bytes_of(const DataFile& file, const ColumnChunk& chunk) {
   if (chunk.first_page < 0 || chunk.compressed_bytes < 0 || chunk.first_page > file.bytes() ||
       chunk.compressed_bytes > file.bytes() - chunk.first_page)
     throw Damaged("its pages do not lie in the file");
-  return std::make_unique<PartBytes>(file, chunk.first_page, chunk.first_page + chunk.compressed_bytes);
+  return part_bytes(file, chunk.first_page, chunk.first_page + chunk.compressed_bytes);
 }
 
 int width_of(int most) { return std::bit_width(static_cast<unsigned>(most)); }
@@ -105,14 +87,14 @@ bool ColumnReader::next_page() {
   return true;
 }
 
-std::string_view ColumnReader::unpacked(const PageHeader& page, std::string_view packed, PageBuffer& buffer) {
+std::string_view ColumnReader::decompressed(const PageHeader& page, std::string_view compressed, PageBuffer& buffer) {
   const auto bytes = static_cast<std::size_t>(page.uncompressed_bytes);
   if (codec_ == Codec::none) {
-    if (bytes != packed.size()) throw Damaged("a page that is not packed has two sizes");
-    return packed;
+    if (bytes != compressed.size()) throw Damaged("a page that is not compressed has two sizes");
+    return compressed;
   }
-  char* out = buffer.room(bytes);
-  unpack(codec_, packed, out, bytes);
+  char* out = buffer.reserve(bytes);
+  decompress(codec_, compressed, out, bytes);
   return {out, bytes};
 }
 
@@ -120,9 +102,9 @@ void ColumnReader::begin_dictionary(const PageHeader& page, std::string_view bod
   if (dictionary_) throw Damaged("it has two dictionaries");
   if (page.encoding != Encoding::plain && page.encoding != Encoding::plain_dictionary)
     throw Unsupported("has a dictionary in an encoding that is not known");
-  std::string_view values = unpacked(page, body, dictionary_page_);
-  if (codec_ == Codec::none) {  // the window goes on
-    char* kept = dictionary_page_.room(values.size());
+  std::string_view values = decompressed(page, body, dictionary_page_);
+  if (codec_ == Codec::none) {  // the body is in the window, which moves on
+    char* kept = dictionary_page_.reserve(values.size());
     std::memcpy(kept, values.data(), values.size());
     values = {kept, values.size()};
   }
@@ -130,7 +112,7 @@ void ColumnReader::begin_dictionary(const PageHeader& page, std::string_view bod
 }
 
 void ColumnReader::begin_data(const PageHeader& page, std::string_view body) {
-  values_ = unpacked(page, body, page_);
+  values_ = decompressed(page, body, page_);
   if (leaf_->most_repetition > 0)
     repetitions_ = HybridDecoder(take_levels(values_, page.repetition_encoding), width_of(leaf_->most_repetition));
   if (leaf_->most_definition > 0)
@@ -148,7 +130,7 @@ void ColumnReader::begin_data_v2(const PageHeader& page, std::string_view body) 
   PageHeader values = page;
   values.uncompressed_bytes -= page.repetition_bytes + page.definition_bytes;
   if (values.uncompressed_bytes < 0) throw Damaged("a page's levels are longer than the page");
-  values_ = page.compressed ? unpacked(values, body, page_) : body;
+  values_ = page.compressed ? decompressed(values, body, page_) : body;
   encoding_ = page.encoding;
   decoder_.reset();
   left_in_page_ = page.num_values;

@@ -1,5 +1,6 @@
-// ColumnReader: the entries of one column of a row group, page by page: levels, and values where they are there.
-// It holds one page of the file, that page unpacked, and the dictionary.
+// ColumnReader: the entries of one column of a row group, page by page. An entry is two levels and, at the highest
+// definition level, a value. In memory are one page as it is in the file, its decompressed contents, and the
+// dictionary.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +19,20 @@
 
 namespace trainer::data::parquet {
 
-/// A page larger than this, unpacked, is refused: writers make them of a megabyte.
+/// Larger pages are refused; writers usually make pages of 1 MiB.
 inline constexpr std::int64_t kMostPageBytes = std::int64_t{1} << 30;
 
 class ColumnReader {
  public:
-  /// Stands at the first entry of the chunk. `file` and `leaf` must outlive it. All raise Damaged and Unsupported.
+  /// Starts at the first entry of the chunk. Every function may raise Damaged and Unsupported. REQUIRES: `file` and
+  /// `leaf` outlive it.
   ColumnReader(const DataFile& file, const Leaf& leaf, const ColumnChunk& chunk);
 
-  /// Of the entry at which it stands. At the end the repetition is 0 and the definition below every level.
+  /// Levels of the current entry. After the last one the repetition is 0 and the definition is -1.
   int definition() const { return definition_; }
   int repetition() const { return repetition_; }
   bool at_end() const { return definition_ < 0; }
-  /// Its value, once. REQUIRES: definition() is the leaf's highest.
+  /// The current entry's value; call it once. REQUIRES: definition() is the leaf's highest.
   std::string_view value() {
     if (!decoder_) make_decoder();
     return decoder_->next();
@@ -55,7 +57,7 @@ class ColumnReader {
   bool next_page();
   PageHeader next_header();
   std::string_view next_body(const PageHeader& page);
-  std::string_view unpacked(const PageHeader& page, std::string_view packed, PageBuffer& buffer);
+  std::string_view decompressed(const PageHeader& page, std::string_view compressed, PageBuffer& buffer);
   void begin_dictionary(const PageHeader& page, std::string_view body);
   void begin_data(const PageHeader& page, std::string_view body);
   void begin_data_v2(const PageHeader& page, std::string_view body);
@@ -63,14 +65,14 @@ class ColumnReader {
 
   const Leaf* leaf_;
   Codec codec_;
-  Window window_;               // on the chunk's bytes
-  std::size_t body_bytes_ = 0;  // at the start of the window, of the page at hand
+  Window window_;               // over the chunk's bytes
+  std::size_t body_bytes_ = 0;  // of the current page, which the window begins with
   PageBuffer page_, dictionary_page_;
   std::optional<Dictionary> dictionary_;
   HybridDecoder repetitions_, definitions_;
   Encoding encoding_ = Encoding::plain;
   std::string_view values_;
-  std::unique_ptr<ValueDecoder> decoder_;  // made for the first value: a page of nulls need not have any
+  std::unique_ptr<ValueDecoder> decoder_;  // made for the first value: a page of nulls may have no bytes for them
   std::int64_t left_in_chunk_, left_in_page_ = 0;
   int definition_ = 0, repetition_ = 0;
 };

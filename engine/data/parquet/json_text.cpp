@@ -1,4 +1,4 @@
-// Strings are appended in stretches that need no escape, found eight bytes at a time.
+// Strings are appended in stretches without escapes, which are found eight bytes at a time.
 #include "engine/data/parquet/json_text.h"
 
 #include <array>
@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::uint64_t kOnes = 0x0101010101010101, kHighBits = 0x8080808080808080;
 
-// A high bit for each byte that is zero, exact up to the first one.
+// The high bit of each byte that is zero; bits above the first such byte may be wrong.
 constexpr std::uint64_t zeros(std::uint64_t word) { return (word - kOnes) & ~word & kHighBits; }
 
-// How many of the first bytes are printable ASCII that JSON writes as it is.
+// The length of the longest prefix that is ASCII and needs no escape.
 std::size_t plain_length(const char* text, std::size_t bytes) {
   static_assert(std::endian::native == std::endian::little);
   std::size_t at = 0;
@@ -36,16 +36,20 @@ std::size_t plain_length(const char* text, std::size_t bytes) {
   return at;
 }
 
+void append_hex(std::string& out, char byte) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  out += kDigits[static_cast<unsigned char>(byte) >> 4];
+  out += kDigits[static_cast<unsigned char>(byte) & 15];
+}
+
 void append_escape(std::string& out, char byte) {
   constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
   out += '\\';
   if (const std::size_t which = kEscaped.find(byte); which != std::string_view::npos) {
     out += kLetters[which];
   } else {
-    constexpr std::string_view kHex = "0123456789abcdef";
     out += "u00";
-    out += kHex[static_cast<unsigned char>(byte) >> 4];
-    out += kHex[static_cast<unsigned char>(byte) & 15];
+    append_hex(out, byte);
   }
 }
 
@@ -68,20 +72,16 @@ void append_finite(std::string& out, Float value) {
 }
 
 void append_scaled(std::string& out, __int128 value, std::int32_t scale) {
-  const bool negative = value < 0;
-  auto rest = negative ? 0 - static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
-  std::string digits;  // from the last to the first
-  for (; rest > 0 || digits.size() <= static_cast<std::size_t>(scale); rest /= 10) {
-    if (scale > 0 && digits.size() == static_cast<std::size_t>(scale)) break;
-    digits += static_cast<char>('0' + static_cast<int>(rest % 10));
+  const auto places = static_cast<std::size_t>(scale);
+  auto rest = static_cast<unsigned __int128>(value);
+  if (value < 0) {
+    out += '-';
+    rest = 0 - rest;
   }
-  std::string whole;
-  for (; rest > 0 || whole.empty(); rest /= 10) whole += static_cast<char>('0' + static_cast<int>(rest % 10));
-  if (negative) out += '-';
-  if (scale == 0) whole.swap(digits);
-  out.append(whole.rbegin(), whole.rend());
-  if (scale == 0) return;
-  out += '.';
+  std::string digits;  // the last one first
+  for (; rest > 0 || digits.size() <= places; rest /= 10)
+    digits += static_cast<char>('0' + static_cast<int>(rest % 10));
+  if (places > 0) digits.insert(places, 1, '.');
   out.append(digits.rbegin(), digits.rend());
 }
 
@@ -90,7 +90,7 @@ void append_scaled(std::string& out, __int128 value, std::int32_t scale) {
 void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   for (std::size_t at = 0;;) {
-    std::size_t end = at;  // of what is appended as it is
+    std::size_t end = at;  // of the stretch that needs no escape
     for (;;) {
       end += plain_length(text.data() + end, text.size() - end);
       if (end == text.size() || static_cast<unsigned char>(text[end]) < 0x80) break;
@@ -118,12 +118,10 @@ void append_decimal(std::string& out, std::string_view big_endian, std::int32_t 
 }
 
 void append_uuid(std::string& out, std::string_view bytes) {
-  constexpr std::string_view kHex = "0123456789abcdef";
   out += '"';
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
-    out += kHex[static_cast<unsigned char>(bytes[i]) >> 4];
-    out += kHex[static_cast<unsigned char>(bytes[i]) & 15];
+    append_hex(out, bytes[i]);
   }
   out += '"';
 }

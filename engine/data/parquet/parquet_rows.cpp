@@ -1,11 +1,10 @@
-// A row is put together by a walk down the schema: levels say at each node whether it is null, how many items follow.
+// Builds each row by a walk over the schema: at each node the levels say whether it is null and how many items follow.
 #include "engine/data/parquet/parquet_rows.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "engine/core/error.h"
-#include "engine/core/printable.h"
 #include "engine/data/parquet/column_reader.h"
 #include "engine/data/parquet/json_values.h"
 #include "engine/data/parquet/metadata.h"
@@ -18,6 +17,11 @@ namespace {
 constexpr std::size_t kMagicBytes = 4, kTailBytes = 8;
 constexpr std::int64_t kMostFooterBytes = std::int64_t{64} << 20;
 constexpr const char* kCopyAgain = "; the file is damaged: copy or download it again";
+
+void check_length(std::size_t row_bytes) {
+  if (static_cast<std::int64_t>(row_bytes) > kMostRowBytes)
+    throw Unsupported("the row is longer than " + std::to_string(kMostRowBytes >> 20) + " MiB");
+}
 
 class ParquetRows final : public Rows {
  public:
@@ -39,7 +43,7 @@ class ParquetRows final : public Rows {
 
   std::string place() const override { return file_.path() + ": row " + std::to_string(row_); }
 
-  /// The file's bytes by the share of the rows that were given: columns lie behind each other.
+  /// In proportion to the rows, because the file has its columns one after another.
   std::int64_t bytes_read() const override {
     if (footer_.num_rows == 0) return file_.bytes();
     return static_cast<std::int64_t>(static_cast<__int128>(file_.bytes()) * row_ / footer_.num_rows);
@@ -68,7 +72,7 @@ class ParquetRows final : public Rows {
   void write_items(const Node& node, std::string& row);
   void write_key(const Node& node, std::string& row);
   void write_value(const Node& node, std::string& row);
-  void pass_entries(const Node& node, int below);
+  void skip_entries(const Node& node, int below);
   bool goes_on(const Node& node);
 
   ColumnReader& column(std::size_t leaf) {
@@ -79,11 +83,11 @@ class ParquetRows final : public Rows {
   DataFile file_;
   std::string footer_bytes_;
   Footer footer_;
-  Schema schema_;                                       // its row has only the columns to read
+  Schema schema_;                                       // `row` has only the columns to read
   std::vector<std::unique_ptr<ColumnReader>> columns_;  // by leaf; null: not read
   std::size_t next_group_ = 0;                          // where in the footer
   std::int64_t row_ = 0, left_in_group_ = 0;
-  const Leaf* at_ = nullptr;  // for messages: the column at hand
+  const Leaf* at_ = nullptr;  // the current column, for messages
 };
 
 void ParquetRows::read_footer_bytes() {
@@ -119,7 +123,8 @@ void ParquetRows::open(const std::vector<std::string>& columns) {
     for (std::size_t leaf = field.first_leaf; leaf < field.last_leaf; ++leaf)
       if (!schema_.leaves[leaf].unsupported.empty()) {
         at_ = &schema_.leaves[leaf];
-        throw Unsupported(at_->unsupported + ", which a row cannot hold; leave the column out, or write it as text");
+        throw Unsupported(at_->unsupported +
+                          ", which is not read; write the file without it, or with text in its place");
       }
 }
 
@@ -130,7 +135,7 @@ void ParquetRows::begin_group() {
   for (const Node& field : schema_.row.children)
     for (std::size_t leaf = field.first_leaf; leaf < field.last_leaf; ++leaf) {
       at_ = &schema_.leaves[leaf];
-      columns_[leaf].reset();  // its room first
+      columns_[leaf].reset();  // frees its memory first
       columns_[leaf] = std::make_unique<ColumnReader>(file_, *at_, group.columns[leaf]);
     }
 }
@@ -149,10 +154,11 @@ void ParquetRows::write_row(std::string& row) {
       if (column(leaf).repetition() != 0) throw Damaged("has a list that belongs to no row");
     }
   write_object(schema_.row, row);
+  check_length(row.size());
 }
 
-// Passes over one entry of each leaf, which says that what is there ends below level `below`.
-void ParquetRows::pass_entries(const Node& node, int below) {
+// Skips the one entry of each leaf that stands for a null or an empty list. REQUIRES: its definition is below `below`.
+void ParquetRows::skip_entries(const Node& node, int below) {
   for (std::size_t leaf = node.first_leaf; leaf < node.last_leaf; ++leaf) {
     ColumnReader& reader = column(leaf);
     if (reader.definition() >= below) throw Damaged("has a value where the columns beside it have none");
@@ -161,17 +167,15 @@ void ParquetRows::pass_entries(const Node& node, int below) {
 }
 
 void ParquetRows::write(const Node& node, std::string& row) {
-  if (node.first_leaf == node.last_leaf) {  // a group without fields, whose levels nothing keeps
+  check_length(row.size());
+  if (node.first_leaf == node.last_leaf) {  // a group without fields has no levels
     row += "{}";
     return;
   }
-  const int definition = column(node.first_leaf).definition();
-  if (node.optional && definition < node.definition) {
+  if (node.optional && column(node.first_leaf).definition() < node.definition) {
     row += "null";
-    return pass_entries(node, node.definition);
+    return skip_entries(node, node.definition);
   }
-  if (static_cast<std::int64_t>(row.size()) > kMostRowBytes)
-    throw Unsupported("the row is longer than " + std::to_string(kMostRowBytes >> 20) + " MiB");
   switch (node.shape) {
     case Node::Shape::leaf:
       return write_value(node, row);
@@ -208,7 +212,7 @@ void ParquetRows::write_items(const Node& node, std::string& row) {
   const bool map = node.shape == Node::Shape::map;
   row += map ? '{' : '[';
   if (column(node.first_leaf).definition() < node.item_definition) {
-    pass_entries(node, node.item_definition);
+    skip_entries(node, node.item_definition);
   } else {
     bool first = true;
     do {
@@ -220,7 +224,7 @@ void ParquetRows::write_items(const Node& node, std::string& row) {
   row += map ? '}' : ']';
 }
 
-// JSON's keys are strings; other keys are put in quotes.
+// Keys of JSON objects are strings, so numbers are put in quotes.
 void ParquetRows::write_key(const Node& node, std::string& row) {
   const std::size_t start = row.size();
   write(node, row);
@@ -237,7 +241,9 @@ void ParquetRows::write_key(const Node& node, std::string& row) {
 void ParquetRows::write_value(const Node& node, std::string& row) {
   ColumnReader& reader = column(node.first_leaf);
   if (reader.definition() != reader.leaf().most_definition) throw Damaged("has no value where one must be");
-  append_value(row, reader.leaf(), reader.value());
+  const std::string_view value = reader.value();
+  check_length(row.size() + value.size());
+  append_value(row, reader.leaf(), value);
   reader.advance();
 }
 

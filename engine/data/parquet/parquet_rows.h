@@ -1,6 +1,6 @@
-// Rows of a Parquet file as JSON. Columns are read side by side, a page at a time: memory holds, of each column that is
-// read, a page as it is in the file, the page unpacked and the row group's dictionary; and the file's footer.
-// Source: github.com/apache/parquet-format, README.md.
+// Rows of a Parquet file as JSON. All columns advance together, a page at a time, so that memory holds the file's
+// footer and, for each column, one page (compressed and decompressed) and the row group's dictionary. Source:
+// github.com/apache/parquet-format, README.md.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace trainer::data::parquet {
 
-/// The columns of these names; of none: all. Raises DataError for a file that is damaged, encrypted, or has a column
-/// among them that cannot be read.
+/// Reads the columns of these names; all of them if `columns` is empty. Raises DataError for a file that is damaged or
+/// encrypted, or if one of these columns has a type that is not read.
 std::unique_ptr<Rows> parquet_rows(DataFile file, const std::vector<std::string>& columns);
 
 }  // namespace trainer::data::parquet

@@ -1,5 +1,5 @@
-// ByteSource: the bytes of a file from front to back, unpacked where it is packed. Window: the part of them that a
-// reader has in hand; it grows while the reader asks for more, and what was taken makes room again.
+// ByteSource: the bytes of a file from front to back, decompressed. Window: the bytes that were read and not yet used;
+// it grows as far as its reader asks for more.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,10 @@ class ByteSource {
   virtual std::int64_t bytes_read() const = 0;
 };
 
-/// The contents of `file`, unpacked if it begins as gzip or zstd.
+/// The contents of `file`, decompressed if it begins as gzip or zstd.
 std::unique_ptr<ByteSource> open_bytes(DataFile file);
+/// Bytes [first, last) of `file` as they are. REQUIRES: they lie in it, and it outlives the source.
+std::unique_ptr<ByteSource> part_bytes(const DataFile& file, std::int64_t first, std::int64_t last);
 
 class Window {
  public:
@@ -31,7 +33,7 @@ class Window {
   explicit Window(std::unique_ptr<ByteSource> source, std::size_t block_bytes = kBlockBytes)
       : source_(std::move(source)), block_bytes_(block_bytes) {}
 
-  /// The bytes that were read and not taken. Valid until more() is called.
+  /// The bytes that were read and not taken. Valid until the next call of more().
   std::string_view text() const { return {buffer_.get() + first_, last_ - first_}; }
   /// Reads more behind the text; false at the end of the source, where the text stays as it is.
   bool more();
@@ -40,6 +42,8 @@ class Window {
   std::int64_t bytes_read() const { return source_->bytes_read(); }
 
  private:
+  void make_room();
+
   std::unique_ptr<ByteSource> source_;
   std::size_t block_bytes_;
   std::unique_ptr<char[]> buffer_;

@@ -1,5 +1,5 @@
-// gzip by zlib. Members follow each other (as `cat a.gz b.gz` and bgzip write them); zeros behind the last one are
-// padding, as gzip takes them.
+// gzip by zlib. A file may have several members (bgzip writes them, and `cat a.gz b.gz`), and zeros after the last one,
+// which gzip takes for padding.
 #include <zlib.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <new>
 
 #include "engine/core/check.h"
-#include "engine/data/rows/packed.h"
+#include "engine/data/rows/compressed.h"
 
 namespace trainer::data {
 namespace {
@@ -28,7 +28,10 @@ class GzipBytes final : public ByteSource {
     stream_.next_out = reinterpret_cast<Bytef*>(out);
     stream_.avail_out = room;
     while (stream_.avail_out == room) {
-      if (stream_.avail_in == 0 && !refill()) return in_member_ ? input_.fail_cut_off(), 0 : 0;
+      if (stream_.avail_in == 0 && !refill()) {
+        if (in_member_) input_.fail_cut_off();
+        return 0;
+      }
       if (!in_member_ && !begin_member()) continue;
       inflate_some();
     }
@@ -45,15 +48,15 @@ class GzipBytes final : public ByteSource {
     return !block.empty();
   }
 
-  // Whether a member begins here; padding is passed over. REQUIRES: input.
+  // Whether a member begins here; skips a byte of padding. REQUIRES: there is input.
   bool begin_member() {
     if (*stream_.next_in == 0) {
       padded_ = true;
       ++stream_.next_in, --stream_.avail_in;
       return false;
     }
-    if (padded_) input_.fail_damaged(stream_.avail_in, "data follows behind the padding");
-    CHECK(inflateReset(&stream_) == Z_OK, "zlib's state is whole");
+    if (padded_) input_.fail_damaged(stream_.avail_in, "data follows the padding");
+    CHECK(inflateReset(&stream_) == Z_OK, "the stream is initialised");
     return in_member_ = true;
   }
 
@@ -62,10 +65,10 @@ class GzipBytes final : public ByteSource {
     if (result == Z_MEM_ERROR) throw std::bad_alloc();
     if (result == Z_STREAM_END) in_member_ = false;
     if (result == Z_DATA_ERROR || result == Z_NEED_DICT || result == Z_STREAM_ERROR)
-      input_.fail_damaged(stream_.avail_in, stream_.msg != nullptr ? stream_.msg : "no gzip");
+      input_.fail_damaged(stream_.avail_in, stream_.msg != nullptr ? stream_.msg : "it is not gzip");
   }
 
-  PackedInput input_;
+  CompressedInput input_;
   z_stream stream_{};
   bool in_member_ = true, padded_ = false;
 };

@@ -1,11 +1,11 @@
-// zstd by libzstd. Dumps of the web are packed with --long=31, so windows of up to 2 GiB are taken; only files that
-// say so cost that.
+// zstd by libzstd. Large dumps are often compressed with --long=31, so windows of up to 2 GiB are accepted; only files
+// that ask for such a window need the memory.
 #include <zstd.h>
 
 #include <memory>
 #include <new>
 
-#include "engine/data/rows/packed.h"
+#include "engine/data/rows/compressed.h"
 
 namespace trainer::data {
 namespace {
@@ -44,7 +44,7 @@ class ZstdBytes final : public ByteSource {
   std::int64_t bytes_read() const override { return input_.bytes_read(block_.size - block_.pos); }
 
  private:
-  PackedInput input_;
+  CompressedInput input_;
   std::unique_ptr<ZSTD_DStream, Free> stream_;
   ZSTD_inBuffer block_{nullptr, 0, 0};
   bool in_frame_ = true;
