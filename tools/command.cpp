@@ -13,6 +13,8 @@
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
 #include "engine/core/system_error.h"
+#include "engine/job/folder_job.h"
+#include "engine/job/peft_config.h"
 #include "engine/job/yaml.h"
 #include "engine/train/checkpoint_job.h"
 #include "engine/train/ranks.h"
@@ -29,8 +31,9 @@ LoadOptions load_options(int world_size) {
 
 void JobArguments::add_to(Subcommand& command) {
   command
-      .add_option(or_checkpoint ? "MODEL" : "JOB", path,
-                  or_checkpoint ? "a job, a checkpoint or a model folder" : "the job file")
+      .add_option(
+          or_checkpoint ? "MODEL" : "JOB", path,
+          or_checkpoint ? "a job, a checkpoint, a model folder or a folder with an adapter of peft" : "the job file")
       ->required()
       ->type_name("");
   command.add_option("OVERRIDES", overrides, "key.path=value: replaces what the file says; the value is YAML")
@@ -44,8 +47,26 @@ LoadedJob JobArguments::load(int world_size) const {
   return loaded;
 }
 
+namespace {
+
+/// Where the base of an adapter of PEFT is: `given`, or what the adapter says.
+std::string base_of_peft_folder(const std::string& path, const std::string& given) {
+  const std::string base = given.empty() ? read_peft_config(path, {}, true).base : given;
+  if (is_model_folder(base)) return base;
+  throw DataError(path + ": is an adapter, and its base" + (base.empty() ? "" : " (" + base + ")") +
+                  " is no model folder here; --base names one");
+}
+
+}  // namespace
+
 LoadedJob JobArguments::load_silently(int world_size) const {
   const LoadOptions options = load_options(world_size);
+  if (is_adapter()) {
+    const std::string text = job_of_peft_folder(path, base_of_peft_folder(path, base), overrides, options);
+    ReadJob job = read_job_text(text, name_of_folder(path) + ".yaml", overrides, options);
+    job.loaded.file = path;
+    return check_read_job(std::move(job), hardware_dir(), gpus_here);
+  }
   const std::optional<JobOfCheckpoint> of =
       is_checkpoint() ? std::optional(job_of_checkpoint(path)) : std::optional<JobOfCheckpoint>();
   const auto read = [&](const std::vector<std::string>& all) {
@@ -69,7 +90,9 @@ LoadedJob JobArguments::load_silently(int world_size) const {
 
 bool JobArguments::is_checkpoint() const { return or_checkpoint && trainer::is_checkpoint(path); }
 
-bool JobArguments::is_made_up() const { return is_model_folder(path) || is_checkpoint(); }
+bool JobArguments::is_adapter() const { return or_checkpoint && is_peft_folder(path); }
+
+bool JobArguments::is_made_up() const { return is_model_folder(path) || is_checkpoint() || is_adapter(); }
 
 LoadedJob JobArguments::load_to_run(int world_size) const {
   LoadedJob loaded = load_silently(world_size);
@@ -109,14 +132,15 @@ void add_drawing_options(Subcommand& command, Drawing& drawing) {
 
 void add_base_option(Subcommand& command, JobArguments& arguments) {
   command
-      .add_option("--base", arguments.base,
-                  "of a checkpoint of an adapter: where its base is. Default: the job's model.init_from")
+      .add_option(
+          "--base", arguments.base,
+          "of an adapter: where its base is. Default: the job's model.init_from, or what the adapter's folder says")
       ->type_name("PATH");
 }
 
 std::string weights_of(const JobArguments& arguments, const LoadedJob& loaded, const std::string& given) {
   if (!given.empty()) return given;
-  if (arguments.is_checkpoint()) return arguments.path;
+  if (arguments.is_checkpoint() || arguments.is_adapter()) return arguments.path;
   const ModelJob& model = loaded.job.model;
   if (is_model_folder(arguments.path) && model.init_from) return *model.init_from;
   std::string dir = checkpoint_of(loaded, given);

@@ -57,11 +57,13 @@ struct JobArguments {
   std::vector<std::string> overrides;
   std::string base;  ///< of add_base_option: replaces model.init_from; UsageError for a job without an adapter
   bool json = false;
-  bool or_checkpoint = false;  ///< JOB may be a checkpoint by itself: engine/train/checkpoint_job.h
+  bool or_checkpoint = false;  ///< JOB may be a checkpoint or an adapter by itself: engine/train/checkpoint_job.h
 
   /// Whether JOB is a checkpoint by itself.
   bool is_checkpoint() const;
-  /// Whether no file says what the job is: JOB is a model folder or a checkpoint.
+  /// Whether JOB is a folder with an adapter of PEFT.
+  bool is_adapter() const;
+  /// Whether no file says what the job is: JOB is a model folder, a checkpoint or an adapter.
   bool is_made_up() const;
   void add_to(Subcommand& command);
   /// `world_size`: ranks that a launcher started; 0: no launcher.

@@ -178,7 +178,10 @@ void add_score(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("score", "log-probabilities of the tokens of given rows");
   auto arguments = std::make_shared<Arguments>();
   arguments->or_checkpoint = true;
-  command->add_option("MODEL", arguments->path, "a job, a checkpoint or a model folder")->required()->type_name("");
+  command
+      ->add_option("MODEL", arguments->path, "a job, a checkpoint, a model folder or a folder with an adapter of peft")
+      ->required()
+      ->type_name("");
   command
       ->add_option("FILE", arguments->rows,
                    R"(rows of JSON: {"ids": [1, 2, 3]}, {"text": "…"} or {"messages": […]}; -: from stdin)")

@@ -114,6 +114,14 @@ std::int64_t blocks_in(std::int64_t size) { return (size + kFp8Block - 1) / kFp8
 
 }  // namespace
 
+TensorStore TensorStore::from_safetensors(const std::string& path, const DiskNames& names) {
+  TensorStore store;
+  store.path_ = path;
+  const SafetensorsHeader header = open(store, path);
+  for (const TensorEntry& entry : header.tensors) store.add_folder_tensor(entry, own_name(entry.name, names), names);
+  return store;
+}
+
 TensorStore TensorStore::from_folder(const std::string& folder, const DiskNames& names) {
   const Listed listed = list_files(folder);
   TensorStore store;

@@ -22,6 +22,8 @@ class TensorStore {
  public:
   /// All tensors of one file, under the names they have there.
   static TensorStore from_safetensors(const std::string& path);
+  /// The same under the names that `names` makes of those.
+  static TensorStore from_safetensors(const std::string& path, const DiskNames& names);
   /// All tensors of a checkpoint's directory. Raises DataError if a file disagrees with the manifest in size, names,
   /// dtypes or shapes; checksums are the matter of verify().
   static TensorStore from_manifest(const std::string& directory, const Manifest& manifest);

@@ -31,9 +31,18 @@ std::optional<Precision> precision_named(std::string_view name) {
 Report export_model(const Options& options) {
   if (options.format == Format::hf && options.precision == Precision::q8_0)
     throw UsageError("--dtype q8_0 is of --format gguf; hf takes f32, bf16 or f16");
+  if (options.format == Format::adapter && options.precision == Precision::q8_0)
+    throw UsageError("--dtype q8_0 is of --format gguf; adapter takes f32, bf16 or f16");
+  if (options.format == Format::adapter && options.merge)
+    throw UsageError("--merge adds an adapter to its base; --format adapter writes the adapter alone");
   Output output(options.out);
-  const Source source(options);
   Report report;
+  if (options.format == Format::adapter) {
+    write_adapter_folder(output.temporary(), options, report);
+    output.commit();
+    return report;
+  }
+  const Source source(options);
   report.source = source.path();
   report.precision = options.precision.value_or(source.precision());
   report.tensors = static_cast<std::int64_t>(source.tensors().size());

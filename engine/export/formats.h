@@ -10,6 +10,8 @@ namespace trainer::exporting {
 
 void write_hf_folder(const Source& source, const std::string& path, const Options& options, Report& report);
 void write_gguf_file(const Source& source, const std::string& path, const Options& options, Report& report);
+/// An adapter as PEFT saves it, of the checkpoint that the options name.
+void write_adapter_folder(const std::string& path, const Options& options, Report& report);
 
 /// Bytes that are done, told as they are.
 class Progress {
@@ -24,6 +26,9 @@ class Progress {
   const Options& options_;
   std::int64_t total_, done_ = 0;
 };
+
+/// A file of this text, synced.
+void write_text(const std::string& path, const std::string& text);
 
 /// Floats in a 2-byte or 4-byte dtype, each rounded once. Raises DataError, naming the tensor, where one does not fit.
 void narrow(const std::vector<float>& values, DType dtype, const std::string& tensor, std::vector<std::byte>& out);

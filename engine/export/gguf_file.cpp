@@ -11,6 +11,7 @@
 #include "engine/export/gguf_format.h"
 #include "engine/export/gguf_mapping.h"
 #include "engine/export/gguf_tokenizer.h"
+#include "engine/export/rounding.h"
 
 namespace trainer::exporting {
 namespace {
@@ -88,8 +89,8 @@ std::vector<GgufKey> keys_of(const Source& source, const GgufMapping& mapping, R
 
 class Writer {
  public:
-  Writer(const Source& source, GgufWriter& writer, Progress& progress)
-      : source_(source), writer_(writer), progress_(progress) {}
+  Writer(const Source& source, GgufWriter& writer, Progress& progress, Rounding& rounding)
+      : source_(source), writer_(writer), progress_(progress), rounding_(rounding) {}
 
   void write(const Part& part) {
     if (part.values != nullptr) {
@@ -137,12 +138,14 @@ class Writer {
       narrow(values, dtype, part.tensor.name, bytes_);
     }
     writer_.write(bytes_);
+    if (part.info != nullptr) rounding_.add(part.info->name, values, precision, bytes_);
     progress_.add(static_cast<std::int64_t>(bytes_.size()));
   }
 
   const Source& source_;
   GgufWriter& writer_;
   Progress& progress_;
+  Rounding& rounding_;
   std::vector<float> values_;
   std::vector<std::byte> bytes_;
 };
@@ -164,8 +167,10 @@ void write_gguf_file(const Source& source, const std::string& path, const Option
   }
   Progress progress(options, total);
   GgufWriter file(path, keys_of(source, mapping, report), tensors);
-  Writer writer(source, file, progress);
+  Rounding rounding(source);
+  Writer writer(source, file, progress, rounding);
   for (const Part& part : parts) writer.write(part);
+  rounding.tell(report);
   report.files.emplace_back(fs::path(options.out).filename().string(), file.finish());
 }
 

@@ -131,6 +131,17 @@ void quantize_q8_0(std::span<const float> values, std::vector<std::byte>& out) {
   }
 }
 
+void dequantize_q8_0(std::span<const std::byte> blocks, std::span<float> out) {
+  const std::byte* next = blocks.data();
+  for (std::size_t first = 0; first < out.size(); first += static_cast<std::size_t>(kGgufBlock)) {
+    float scale = 0;
+    to_f32(DType::f16, next, 1, &scale);
+    next += size_of(DType::f16);
+    for (float& value : out.subspan(first, static_cast<std::size_t>(kGgufBlock)))
+      value = scale * static_cast<float>(static_cast<std::int8_t>(*next++));
+  }
+}
+
 GgufWriter::GgufWriter(std::string path, const std::vector<GgufKey>& keys, const std::vector<GgufTensor>& tensors)
     : path_(std::move(path)), file_(create_file(path_)) {
   const std::string header = header_of(keys, tensors);

@@ -42,6 +42,9 @@ std::int64_t gguf_bytes(Precision precision, std::int64_t count);
 /// REQUIRES: whole blocks. As ggml's reference does it, to the bit.
 void quantize_q8_0(std::span<const float> values, std::vector<std::byte>& out);
 
+/// The weights that such blocks stand for.
+void dequantize_q8_0(std::span<const std::byte> blocks, std::span<float> out);
+
 /// Writes a file front to back: everything but the data when made, then the tensors in their order.
 class GgufWriter {
  public:

@@ -17,6 +17,7 @@
 #include "engine/core/narrow.h"
 #include "engine/export/config_text.h"
 #include "engine/export/formats.h"
+#include "engine/export/rounding.h"
 #include "engine/job/yaml.h"
 
 namespace trainer::exporting {
@@ -80,7 +81,8 @@ std::vector<std::vector<Placed>> shards_of(std::vector<Placed> placed, DType dty
 
 class Writer {
  public:
-  Writer(const Source& source, DType dtype, Progress& progress) : source_(source), dtype_(dtype), progress_(progress) {}
+  Writer(const Source& source, Precision precision, Progress& progress, Rounding& rounding)
+      : source_(source), precision_(precision), dtype_(dtype_of(precision)), progress_(progress), rounding_(rounding) {}
 
   checkpoint::SafetensorsWriter::Written write(const std::string& path, const std::vector<Placed>& shard) {
     std::vector<checkpoint::TensorSpec> specs;
@@ -119,21 +121,18 @@ class Writer {
   void put(checkpoint::SafetensorsWriter& writer, const Placed& one, const std::vector<float>& values) {
     narrow(values, dtype_, one.name, bytes_);
     writer.write(one.name, bytes_.data(), static_cast<std::int64_t>(bytes_.size()));
+    rounding_.add(one.info->name, values, precision_, bytes_);
     progress_.add(static_cast<std::int64_t>(bytes_.size()));
   }
 
   const Source& source_;
+  const Precision precision_;
   const DType dtype_;
   Progress& progress_;
+  Rounding& rounding_;
   std::vector<float> values_;
   std::vector<std::byte> bytes_;
 };
-
-void write_text(const std::string& path, const std::string& text) {
-  const Descriptor file = create_file(path);
-  write_all(file, text.data(), text.size(), path);
-  sync_file(file, path);
-}
 
 /// The architecture of a section's model, as its own family has it.
 std::string architecture_of(const std::string& model_type, const std::string& configs_dir) {
@@ -178,6 +177,12 @@ void write_small_files(const Source& source, const std::string& path, DType dtyp
 
 }  // namespace
 
+void write_text(const std::string& path, const std::string& text) {
+  const Descriptor file = create_file(path);
+  write_all(file, text.data(), text.size(), path);
+  sync_file(file, path);
+}
+
 void narrow(const std::vector<float>& values, DType dtype, const std::string& tensor, std::vector<std::byte>& out) {
   const auto count = static_cast<std::int64_t>(values.size());
   out.resize(values.size() * static_cast<std::size_t>(size_of(dtype)));
@@ -201,7 +206,8 @@ void write_hf_folder(const Source& source, const std::string& path, const Option
   const std::vector<std::vector<Placed>> shards = shards_of(place_all(source), dtype, options.shard_bytes);
   const std::int64_t total = report.parameters * size_of(dtype);
   Progress progress(options, total);
-  Writer writer(source, dtype, progress);
+  Rounding rounding(source);
+  Writer writer(source, report.precision, progress, rounding);
   const int num_shards = static_cast<int>(shards.size());
   Json map = Json::object();
   for (int i = 0; i < num_shards; ++i) {
@@ -210,6 +216,7 @@ void write_hf_folder(const Source& source, const std::string& path, const Option
     report.files.emplace_back(name, writer.write(path + "/" + name, shard).bytes);
     for (const Placed& one : shard) map[one.name] = name;
   }
+  rounding.tell(report);
   if (num_shards > 1) {
     const std::string name = "model.safetensors.index.json";
     const std::string text = Json{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}}.dump(2) + "\n";

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "engine/core/error.h"
 #include "engine/core/file.h"
 #include "engine/core/narrow.h"
 #include "engine/graph/graph.h"
+#include "engine/job/peft_config.h"
 #include "engine/job/yaml.h"
 #include "engine/train/base.h"
 #include "engine/transform/transform.h"
@@ -21,49 +23,20 @@ namespace {
 using checkpoint::Range;
 using checkpoint::TensorInfo;
 
-constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight";
 constexpr std::size_t kMostProblems = 20;
 
-/// The model's tensors of a checkpoint: those in model files; the others are states of the optimizer.
-std::vector<TensorInfo> model_tensors(const checkpoint::Manifest& manifest) {
-  std::vector<TensorInfo> tensors;
-  for (const checkpoint::StoredTensor& tensor : manifest.tensors) {
-    const bool of_model = !tensor.pieces.empty() && manifest.files[tensor.pieces[0].file].name.starts_with("model");
-    if (of_model) tensors.push_back(tensor.info);
-  }
-  return tensors;
-}
-
-const std::string* setting(const SavedFacts& facts, std::string_view path) {
-  if (!facts.job) return nullptr;
-  for (const auto& [key, value] : facts.job->settings)
-    if (key == path) return &value;
-  return nullptr;
-}
-
-/// alpha / rank, or alpha / √rank.
-double scale_of(const SavedFacts& facts, const std::string& path) {
-  const auto number = [&](const char* key) -> yaml::Node {
-    const std::string* text = setting(facts, key);
-    if (text == nullptr) throw DataError(path + ": the checkpoint does not say " + key + " of its adapter");
-    return yaml::parse(*text, path);
-  };
-  const double rank = number("adapter.rank").as_number().value_or(0),
-               alpha = number("adapter.alpha").as_number().value_or(0);
-  if (!(rank > 0)) throw DataError(path + ": the checkpoint does not say the rank of its adapter");
-  const bool by_root = number("adapter.scaled_by_root").as_bool().value_or(false);
-  return alpha / (by_root ? std::sqrt(rank) : rank);
-}
-
-WeightSource open_base(const Options& options, const SavedBase& saved, std::optional<ModelFolder>& folder) {
-  const std::string path = options.base.empty() ? saved.from : options.base;
-  if (!exists(path)) throw DataError(path + ": the base of the adapter is not there; --base names where it is");
-  DiskNames names;
-  if (is_model_folder(path)) {
-    folder = read_model_folder(path, options.configs_dir);
-    names = folder->names;
-  }
-  return open_weights(path, names);
+/// ‖B A‖ of B [out, rank] and A [rank, in], by the products of their columns and rows.
+double norm_of_product(const std::vector<float>& b, const std::vector<float>& a, std::int64_t rank) {
+  const auto size = static_cast<std::size_t>(rank), in = a.size() / size, out = b.size() / size;
+  double sum = 0;
+  for (std::size_t k = 0; k < size; ++k)
+    for (std::size_t l = 0; l < size; ++l) {
+      double of_a = 0, of_b = 0;
+      for (std::size_t i = 0; i < in; ++i) of_a += static_cast<double>(a[k * in + i]) * a[l * in + i];
+      for (std::size_t i = 0; i < out; ++i) of_b += static_cast<double>(b[i * size + k]) * b[i * size + l];
+      sum += of_a * of_b;
+    }
+  return std::sqrt(std::max(sum, 0.0));
 }
 
 }  // namespace
@@ -73,12 +46,17 @@ Source::Source(const Options& options) {
   if (!exists(path)) throw DataError(path + ": there is no such file or directory");
   if (!is_directory(path))
     throw DataError(path + ": is a file; a checkpoint's directory or a model folder can be exported");
-  is_model_folder(path) ? open_folder(options) : open_checkpoint(options);
+  if (is_peft_folder(path)) {
+    if (!options.merge) throw UsageError(path + " is an adapter; --merge adds it to its base");
+    merge(adapter_of_peft_folder(options));
+  } else {
+    is_model_folder(path) ? open_folder(options) : open_checkpoint(options);
+  }
   if (folder_) check_against_graph();
 }
 
 void Source::open_folder(const Options& options) {
-  if (options.merge) throw UsageError(options.checkpoint + ": --merge is for checkpoints of adapters");
+  if (options.merge) throw UsageError(options.checkpoint + ": --merge is for adapters");
   path_ = files_ = options.checkpoint;
   folder_ = read_model_folder(path_, options.configs_dir);
   weights_ = open_weights(path_, folder_->names);
@@ -99,38 +77,47 @@ void Source::open_checkpoint(const Options& options) {
   if (facts.base) {
     if (!options.merge)
       throw UsageError(path_ + " is a checkpoint of an adapter; --merge adds it to its base, which was " +
-                       facts.base->from);
-    return merge(options, *facts.base, scale_of(facts, path_));
+                       facts.base->from + ", --format adapter writes it alone");
+    WeightSource weights = std::move(*weights_);
+    return merge(adapter_of_checkpoint(std::move(weights), facts, options));
   }
-  if (options.merge) throw UsageError(path_ + ": --merge is for checkpoints of adapters; this one is of a whole model");
+  if (options.merge) throw UsageError(path_ + ": --merge is for adapters; this checkpoint is of a whole model");
 }
 
 // Tensors of the base, of which some become a sum, and what else the checkpoint has trained in place of the base's.
-void Source::merge(const Options& options, const SavedBase& saved, double scale) {
-  std::optional<ModelFolder> base_folder;
-  base_ = open_base(options, saved, base_folder);
-  require_base(saved, path_, *base_);
-  if (!folder_ && base_folder) {
-    folder_ = std::move(base_folder);
-    files_ = base_->path;
-  }
-  scale_ = static_cast<float>(scale);
-  const std::vector<TensorInfo> trained = std::exchange(tensors_, {});
-  for (const std::string& name : saved.tensors) {
-    const TensorInfo* info = base_->tensors.find(name);
-    if (info == nullptr) throw DataError(base_->path + ": has no tensor " + name);
-    tensors_.push_back(*info);
-  }
-  for (const TensorInfo& info : trained) {
+void Source::merge(Adapter adapter) {
+  if (!exists(adapter.base))
+    throw DataError(adapter.base + ": the base of the adapter is not there; --base names where it is");
+  const bool from_base = !exists(adapter.weights.path + "/config.json");  // a checkpoint carries its own
+  folder_ = std::move(adapter.folder);
+  base_ = open_weights(adapter.base, folder_ ? folder_->names : DiskNames());
+  weights_ = std::move(adapter.weights);
+  path_ = weights_->path;
+  if (adapter.saved) require_base(*adapter.saved, path_, *base_);
+  if (folder_) files_ = from_base ? base_->path : path_;
+  scale_ = static_cast<float>(adapter.scale());
+  tensors_ = base_->tensors.tensors();
+  if (adapter.saved) tensors_ = named(adapter.saved->tensors);
+  for (const TensorInfo& info : adapter.tensors) {
     if (info.name.ends_with(kLoraA)) {
       take_pair(info.name.substr(0, info.name.size() - kLoraA.size()));
-    } else if (!info.name.ends_with(kLoraB)) {
+    } else if (!info.name.ends_with(kLoraB) && !info.name.ends_with(kMagnitude)) {
       const auto same = std::ranges::find(tensors_, info.name, &TensorInfo::name);
       if (same == tensors_.end() || !(same->shape == info.shape))
         throw DataError(path_ + ": " + info.name + " is not in the base " + base_->path);
       *same = info;
     }
   }
+}
+
+std::vector<TensorInfo> Source::named(const std::vector<std::string>& names) const {
+  std::vector<TensorInfo> tensors;
+  for (const std::string& name : names) {
+    const TensorInfo* info = base_->tensors.find(name);
+    if (info == nullptr) throw DataError(base_->path + ": has no tensor " + name);
+    tensors.push_back(*info);
+  }
+  return tensors;
 }
 
 void Source::take_pair(const std::string& node) {
@@ -148,7 +135,45 @@ void Source::take_pair(const std::string& node) {
   };
   all(*a, delta.a);
   all(*b, delta.b);
+  delta.norm = std::abs(scale_) * norm_of_product(delta.b, delta.a, delta.rank);
   matrix->dtype = DType::f32;
+  if (const TensorInfo* magnitude = adapter.find(node + std::string(kMagnitude)); magnitude != nullptr)
+    take_gains(*matrix, *magnitude, delta);
+}
+
+// Norms of the rows of W + s B A, and of what the gains change: a pass over the rows.
+void Source::take_gains(const TensorInfo& matrix, const TensorInfo& magnitude, Delta& delta) const {
+  const std::int64_t rows = matrix.shape[0], columns = matrix.shape[1];
+  if (!(magnitude.shape == Shape{rows}))
+    throw DataError(path_ + ": " + magnitude.name + " is " + magnitude.shape.str() + ", where one for each row of " +
+                    matrix.name + " " + matrix.shape.str() + " is needed");
+  std::vector<float> gains, plain(static_cast<std::size_t>(columns)), sum;
+  read_f32(magnitude, {0, rows}, gains);
+  double changed = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const Range range{row * columns, (row + 1) * columns};
+    read_plain(matrix.name, range, plain.data());
+    sum = plain;
+    add_delta(delta, range, sum.data());
+    double squares = 0;
+    for (const float value : sum) squares += static_cast<double>(value) * value;
+    float& gain = gains[static_cast<std::size_t>(row)];
+    gain = static_cast<float>(gain / std::sqrt(squares));
+    if (!std::isfinite(gain))
+      throw DataError(fmt::format("{}: row {} of {} has the norm 0, which {} cannot scale", path_, row, matrix.name,
+                                  magnitude.name));
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      const double change = static_cast<double>(gain) * sum[i] - plain[i];
+      changed += change * change;
+    }
+  }
+  delta.gains = std::move(gains);
+  delta.norm = std::sqrt(changed);
+}
+
+std::optional<double> Source::change_of(const std::string& tensor) const {
+  const auto found = deltas_.find(tensor);
+  return found == deltas_.end() ? std::nullopt : std::optional(found->second.norm);
 }
 
 // Names and shapes are those of the graph that config.json says.
@@ -186,15 +211,23 @@ Precision Source::precision() const {
 }
 
 void Source::read(const TensorInfo& tensor, const Range& range, void* out) const {
-  const bool trained = weights_->tensors.find(tensor.name) != nullptr;
-  const checkpoint::TensorStore& store = trained ? weights_->tensors : base_->tensors;
   const auto delta = deltas_.find(tensor.name);
-  if (delta == deltas_.end()) return store.read(tensor.name, range, out);
-  const TensorInfo& own = *store.find(tensor.name);
-  std::vector<std::byte> raw(static_cast<std::size_t>(range.size() * size_of(own.dtype)));
-  store.read(tensor.name, range, raw.data());
-  to_f32(own.dtype, raw.data(), range.size(), static_cast<float*>(out));
+  if (delta == deltas_.end()) return store_of(tensor.name).read(tensor.name, range, out);
+  read_plain(tensor.name, range, static_cast<float*>(out));
   add_delta(delta->second, range, static_cast<float*>(out));
+}
+
+/// The adapter's checkpoint, where that has the tensor.
+const checkpoint::TensorStore& Source::store_of(const std::string& tensor) const {
+  return weights_->tensors.find(tensor) != nullptr ? weights_->tensors : base_->tensors;
+}
+
+void Source::read_plain(const std::string& tensor, const Range& range, float* out) const {
+  const checkpoint::TensorStore& store = store_of(tensor);
+  const TensorInfo& own = *store.find(tensor);
+  std::vector<std::byte> raw(static_cast<std::size_t>(range.size() * size_of(own.dtype)));
+  store.read(tensor, range, raw.data());
+  to_f32(own.dtype, raw.data(), range.size(), out);
 }
 
 void Source::add_delta(const Delta& delta, const Range& range, float* values) const {
@@ -210,7 +243,9 @@ void Source::add_delta(const Delta& delta, const Range& range, float* values) co
         const float* a = delta.a.data() + k * delta.columns + column;
         for (std::int64_t i = 0; i < count; ++i) sum[static_cast<std::size_t>(i)] += b * a[i];
       }
-      for (std::int64_t i = 0; i < count; ++i) values[i] += scale_ * sum[static_cast<std::size_t>(i)];
+      const float gain = delta.gains.empty() ? 1.0F : delta.gains[static_cast<std::size_t>(row)];
+      for (std::int64_t i = 0; i < count; ++i)
+        values[i] = gain * (values[i] + scale_ * sum[static_cast<std::size_t>(i)]);
       values += count;
       at += count;
     }

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/checkpoint/tensor_store.h"
+#include "engine/export/adapter.h"
 #include "engine/export/export.h"
 #include "engine/job/family.h"
-#include "engine/train/saved_facts.h"
 #include "engine/train/weights.h"
 
 namespace trainer::exporting {
@@ -38,18 +38,27 @@ class Source {
   /// The same as f32. Raises DataError, naming the tensor, for a weight that is not finite.
   void read_f32(const checkpoint::TensorInfo& tensor, const checkpoint::Range& range, std::vector<float>& out) const;
 
+  /// Of a matrix to which an adapter is added, the Frobenius norm of what it adds; nothing of other tensors.
+  std::optional<double> change_of(const std::string& tensor) const;
+
  private:
-  /// What an adapter adds to a matrix [out, in]: scale · B A.
+  /// What an adapter makes of a matrix W [out, in]: W + scale · B A, and with DoRA its rows times `gains`.
   struct Delta {
     std::vector<float> a, b;  // [rank, in], [out, rank]
     std::int64_t rank = 0, columns = 0;
+    std::vector<float> gains{};  // magnitude over norm, of each row
+    double norm = 0;             // of the change
   };
 
   void open_folder(const Options& options);
   void open_checkpoint(const Options& options);
-  void merge(const Options& options, const SavedBase& saved, double scale);
+  void merge(Adapter adapter);
   void take_pair(const std::string& node);
+  void take_gains(const checkpoint::TensorInfo& matrix, const checkpoint::TensorInfo& magnitude, Delta& delta) const;
   void check_against_graph() const;
+  std::vector<checkpoint::TensorInfo> named(const std::vector<std::string>& names) const;
+  const checkpoint::TensorStore& store_of(const std::string& tensor) const;
+  void read_plain(const std::string& tensor, const checkpoint::Range& range, float* out) const;
   void add_delta(const Delta& delta, const checkpoint::Range& range, float* values) const;
 
   std::string path_, files_;

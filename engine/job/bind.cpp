@@ -9,6 +9,7 @@
 #include "engine/job/bytes.h"
 #include "engine/job/data_strategies.h"
 #include "engine/job/nearest.h"
+#include "engine/job/peft_config.h"
 #include "engine/job/rules.h"
 #include "engine/job/values.h"
 
@@ -127,9 +128,42 @@ ModelJob bind_model(Values& v, const LoadOptions& options, std::vector<Diagnosti
   return model;
 }
 
-std::optional<AdapterJob> bind_adapter(Values& v) {
+bool is_default(Values& v, const std::string& path) { return v.get(path).from == Setting::From::otherwise; }
+
+/// Values of the folder's config become those that the job leaves out. Those that it has must be the same where the
+/// tensors depend on them.
+void take_peft_config(Values& v, const std::string& folder, const PeftConfig& config,
+                      std::vector<Diagnostic>& mistakes) {
+  for (const PeftConfig::Value& value : config.values) {
+    const std::string path = "adapter." + value.key;
+    CheckedValue& own = v.checked().values.find(path)->second;
+    if (is_default(v, path)) {
+      own = {value.node, Setting::From::folder};
+    } else if (const auto theirs = value.node.as_number(), ours = own.node.as_number();
+               value.must_agree && (theirs != ours || value.node.as_bool() != own.node.as_bool())) {
+      mistakes.push_back(own.node.at(path, "the adapter in " + folder + " has another", value.node.text));
+      mistakes.back().value = own.node.brief();
+    }
+  }
+}
+
+/// What adapter.from says of the adapter, where it is a folder of PEFT.
+void bind_peft_folder(Values& v, const std::optional<ModelFolder>& model, std::vector<Diagnostic>& mistakes) {
+  const std::optional<std::string> from = v.file("adapter.from");
+  if (!from || !is_peft_folder(*from)) return;
+  try {
+    const std::vector<std::string> prefixes = model ? model->names.prefixes : std::vector<std::string>();
+    take_peft_config(v, *from, read_peft_config(*from, prefixes, !is_default(v, "adapter.targets")), mistakes);
+  } catch (const JobError& error) {
+    mistakes.insert(mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());
+  }
+}
+
+std::optional<AdapterJob> bind_adapter(Values& v, const std::optional<ModelFolder>& model,
+                                       std::vector<Diagnostic>& mistakes) {
   const std::string at = "adapter.";
   if (!v.is_section("adapter")) return std::nullopt;
+  bind_peft_folder(v, model, mistakes);
   AdapterJob adapter;
   adapter.kind = v.word<AdapterKind>(at + "kind");
   adapter.rank = v.integer(at + "rank");
@@ -488,7 +522,7 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   job.name = v.text("name");
   if (v.right("seed")) job.seed = static_cast<std::uint64_t>(v.integer("seed"));
   job.model = bind_model(v, options, mistakes);
-  if (v.right("adapter")) job.adapter = bind_adapter(v);
+  if (v.right("adapter")) job.adapter = bind_adapter(v, job.model.folder, mistakes);
   if (!v.checked().doubtful.contains("trainable")) job.trainable = bind_trainable(v);
   job.data = v.right("data") ? bind_data(v, mistakes) : bind_samples(v, mistakes);
   if (v.right("train")) job.train = bind_train(v);

@@ -122,13 +122,15 @@ Fields adapter() {
       optional("rank", "Of the added matrices.", {integer(1, 65536)}, "16"),
       optional("alpha", "The added matrices are scaled by alpha / rank.", {positive()}, "32"),
       optional("dropout", "Of what the adapter reads.", {between(0, 1, false, true)}, "0"),
-      optional("targets", "Linears that get one: all but the head, or globs over names of nodes.",
+      optional("targets",
+               "Linears that get one: all but the head, or globs over names of nodes, or ends of names (q_proj).",
                {word({"all-linear"}), list(text(), 1)}, "all-linear"),
       optional("scaled_by_root", "Scaled by alpha / sqrt(rank) instead (rsLoRA).", {flag()}, "false"),
       optional("magnitude", "Trains the magnitude of each row apart (DoRA); true is an error: it is not built.",
                {flag()}, "false"),
       optional("from",
-               "Initial values: a checkpoint of an adapter or a .safetensors file; null: A is drawn, B is zero.",
+               "Initial values: a checkpoint of an adapter, a folder with one of peft (keys left out are then those of "
+               "its adapter_config.json), or a .safetensors file; null: A is drawn, B is zero.",
                {null(), text()}, "null"),
   };
 }

@@ -93,4 +93,9 @@ std::string job_of_folder(const std::string& path, const std::vector<std::string
       bf16 ? "bf16" : "f32");
 }
 
+std::string job_of_peft_folder(const std::string& path, const std::string& base,
+                               const std::vector<std::string>& overrides, const LoadOptions& options) {
+  return job_of_folder(base, overrides, options) + "adapter: {from: " + quoted(path) + "}\n";
+}
+
 }  // namespace trainer

@@ -16,4 +16,9 @@ std::string name_of_folder(const std::string& path);
 std::string job_of_folder(const std::string& path, const std::vector<std::string>& overrides,
                           const LoadOptions& options);
 
+/// The job that an adapter of PEFT in the folder `path` stands for, beside the model folder `base`: that of the base,
+/// with the adapter.
+std::string job_of_peft_folder(const std::string& path, const std::string& base,
+                               const std::vector<std::string>& overrides, const LoadOptions& options);
+
 }  // namespace trainer

@@ -49,10 +49,11 @@ struct AdapterJob {
   std::int64_t rank = 16;
   double alpha = 32;
   double dropout = 0;
-  std::vector<std::string> targets{};  ///< globs over linears; empty: all but the head
+  std::vector<std::string> targets{};  ///< globs over linears, or last parts of their names; empty: all but the head
   bool scaled_by_root = false;         ///< alpha / √rank in place of alpha / rank
   bool magnitude = false;              ///< DoRA, which `unsupported` refuses
-  std::optional<std::string> from{};   ///< a checkpoint of an adapter, or a .safetensors file, to start from
+  std::optional<std::string>
+      from{};  ///< a checkpoint of an adapter, a folder of PEFT or a .safetensors file, to start from
 };
 
 enum class DataFormat : std::uint8_t { text, tokens, table, idx, tensors };
@@ -251,7 +252,7 @@ struct Setting {
     profile,
     folder,
     otherwise
-  };                  ///< folder: a model folder's config.json;
+  };                  ///< folder: a model folder's config.json, or an adapter's adapter_config.json;
                       ///< otherwise: the default
   std::string path;   ///< "train.optimizer.lr"
   std::string value;  ///< as YAML, on one line

@@ -5,6 +5,7 @@
 #include "engine/job/check.h"
 #include "engine/job/folder_job.h"
 #include "engine/job/job.h"
+#include "engine/job/peft_config.h"
 #include "engine/job/rules.h"
 
 namespace trainer {
@@ -262,6 +263,8 @@ std::string Setting::origin(const std::string& file) const {
     case From::profile:
       return "profile";
     case From::folder:
+      if (path.starts_with("adapter."))
+        return line > 0 ? kPeftConfig + (":" + std::to_string(line)) : "adapter's folder";
       return line > 0 ? "config.json:" + std::to_string(line) : "model folder";
     case From::otherwise:
       return "default";

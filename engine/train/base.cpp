@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -11,6 +12,7 @@
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/narrow.h"
+#include "engine/job/peft_config.h"
 #include "engine/train/non_finite.h"
 #include "engine/train/staging.h"
 
@@ -116,13 +118,6 @@ SavedBase base_of(const CompiledJob& compiled, const WeightSource& source, Commu
   return base;
 }
 
-void require_no_peft(const std::string& path) {
-  if (exists(path + "/adapter_config.json"))
-    throw DataError(path +
-                    ": is a folder of peft (adapter_config.json), which cannot be read yet; a checkpoint of an adapter "
-                    "or a .safetensors file of its parameters can");
-}
-
 /// Of the manifest of a checkpoint of an adapter.
 std::optional<SavedBase> base_in(const WeightSource& source) {
   return source.manifest ? facts_of(*source.manifest, source.path).base : std::nullopt;
@@ -136,6 +131,25 @@ void require_whole(const WeightSource& source) {
 
 /// How the tensors of the job's model folder are called, where it has one.
 DiskNames names_of(const Job& job) { return job.model.folder ? job.model.folder->names : DiskNames(); }
+
+/// Throws DataError where `path` is a folder of PEFT whose config is not that of the job's adapter.
+void require_config(const Job& job, const std::string& path) {
+  if (!is_peft_folder(path)) return;
+  if (!job.adapter) throw DataError(path + " is an adapter: the job has to have that adapter");
+  const AdapterJob& own = *job.adapter;
+  const std::map<std::string, double> values{{"rank", static_cast<double>(own.rank)},
+                                             {"alpha", own.alpha},
+                                             {"scaled_by_root", own.scaled_by_root ? 1 : 0},
+                                             {"magnitude", own.magnitude ? 1 : 0}};
+  for (const PeftConfig::Value& value : read_peft_config(path, names_of(job).prefixes, true).values) {
+    if (!value.must_agree) continue;
+    const double theirs = value.node.as_number().value_or(value.node.as_bool().value_or(false) ? 1 : 0);
+    if (values.at(value.key) != theirs)
+      throw DataError(
+          fmt::format("{}: adapter.{} is {} there and another in the job; adapter.from: {} takes it from there", path,
+                      value.key, value.node.text, path));
+  }
+}
 
 /// Weights that a model starts from.
 WeightSource open_base(const Job& job, int rank, ControlChannel& channel, const Tell& tell) {
@@ -160,8 +174,7 @@ SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compile
     draw_weights(rank, job.seed, threads, of_adapter(compiled));
     return base_of(compiled, base, communicator, channel);
   }
-  require_no_peft(*job.adapter->from);
-  const WeightSource start = open_weights(*job.adapter->from, DiskNames(), rank.rank, channel, tell);
+  const WeightSource start = open_weights(*job.adapter->from, names_of(job), rank.rank, channel, tell);
   if (const std::string another = another_base(base_in(start), start.path, base, communicator, channel);
       !another.empty())
     throw DataError(another);
@@ -191,6 +204,7 @@ std::optional<checkpoint::Manifest> load_for_use(const LoadedJob& loaded, const 
                                                  const LoadedRank& rank, const std::string& checkpoint,
                                                  Communicator& communicator, ControlChannel& channel,
                                                  const Tell& tell) {
+  require_config(loaded.job, checkpoint);
   WeightSource source = open_weights(checkpoint, names_of(loaded.job), rank.rank, channel, tell);
   const std::optional<SavedBase> saved = base_in(source);
   if (saved && !is_of_adapter(compiled))
@@ -224,8 +238,7 @@ void require_base(const SavedBase& saved, const std::string& checkpoint, const W
 void check_first_weights(const LoadedJob& loaded, const CompiledJob& compiled, const std::string& key) {
   const bool base = key == "model.init_from";
   const std::string& path = base ? *loaded.job.model.init_from : *loaded.job.adapter->from;
-  if (!base) require_no_peft(path);
-  WeightSource source = open_weights(path, base ? names_of(loaded.job) : DiskNames());
+  WeightSource source = open_weights(path, names_of(loaded.job));
   source.path = path;  // as the job has it
   if (base) require_whole(source);
   check_weights(compiled.plan, source, base ? of_model(compiled) : of_start(compiled, source.tensors));

@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/parallel.h"
 #include "engine/core/random.h"
+#include "engine/job/peft_config.h"
 #include "engine/train/held_buffer.h"
 #include "engine/train/staging.h"
 
@@ -253,11 +254,24 @@ std::optional<checkpoint::Checkpoint> open_everywhere(const std::string& path, C
   return opened;
 }
 
+WeightSource open_peft_folder(const std::string& path, const DiskNames& names) {
+  const std::string file = path + "/" + kPeftWeights;
+  if (!exists(file) && exists(path + "/adapter_model.bin"))
+    throw DataError(path +
+                    ": its weights are pickled (adapter_model.bin), which is code and is not read; "
+                    "save_pretrained(…, safe_serialization=True) writes .safetensors");
+  if (!exists(file)) throw DataError(path + ": has no " + kPeftWeights);
+  DiskNames own;
+  own.prefixes = peft_prefixes(names.prefixes);
+  return {path, checkpoint::TensorStore::from_safetensors(file, own), std::nullopt};
+}
+
 // `open` opens the checkpoint that a directory stands for.
 template <typename Open>
 WeightSource open_source(const std::string& path, const DiskNames& names, Open&& open) {
   if (!exists(path)) throw DataError(path + ": there is no such file or directory");
   if (!is_directory(path)) return {path, checkpoint::TensorStore::from_safetensors(path), std::nullopt};
+  if (is_peft_folder(path)) return open_peft_folder(path, names);
   if (exists(path + "/config.json") && !exists(path + "/manifest.json"))
     return {path, checkpoint::TensorStore::from_folder(path, names), std::nullopt};
   checkpoint::Checkpoint found = open();

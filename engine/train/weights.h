@@ -37,8 +37,8 @@ using Tell = std::function<void(const std::string&)>;
 /// Names the damaged checkpoints that were passed over.
 void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell);
 
-/// An opened path: a step directory, a directory of them (its newest whole one), a .safetensors file or a model folder,
-/// whose names must be just the model's.
+/// An opened path: a step directory, a directory of them (its newest whole one), a .safetensors file, a model folder or
+/// a folder with an adapter of PEFT. Of the last three the names must be just the model's, or the adapter's.
 struct WeightSource {
   std::string path;  ///< of the file, or of the checkpoint that was chosen
   checkpoint::TensorStore tensors;

@@ -47,13 +47,22 @@ class LoraPass {
       names.push_back(graph_.nodes[i].name);
     }
     if (!lora_.targets.empty()) {
-      const std::vector<bool> selected = select(lora_.targets, names, "linear", "targets", mistakes_);
+      const std::vector<bool> selected = select(as_globs(names), names, "linear", "targets", mistakes_);
       for (std::size_t i = 0; i < linears.size(); ++i) targets_[at(linears[i])] = selected[i];
       return;
     }
     for (const NodeId linear : linears) targets_[at(linear)] = linear != head;
     if (std::find(targets_.begin(), targets_.end(), true) == targets_.end())
       mistakes_.push_back({"targets", "the graph has no linear but its head"});
+  }
+
+  /// A target without `*` that is no whole name is the end of one: `q_proj` that of every layer.
+  std::vector<std::string> as_globs(const std::vector<std::string_view>& names) const {
+    std::vector<std::string> globs = lora_.targets;
+    for (std::string& target : globs)
+      if (target.find('*') == std::string::npos && std::ranges::find(names, target) == names.end())
+        target = "*." + target;
+    return globs;
   }
 
   void check_targets() {

@@ -17,7 +17,8 @@ struct Lora {
   std::int64_t rank = 8;
   double alpha = 16;
   double dropout = 0;
-  std::vector<std::string> targets{};  ///< globs over nodes; empty: every linear but the head
+  std::vector<std::string>
+      targets{};  ///< globs over nodes, or ends of their names (`q_proj`); empty: every linear but the head
   bool scaled_by_root = false;
 };
 

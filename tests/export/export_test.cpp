@@ -364,12 +364,16 @@ TEST_CASE("an adapter is added to its base: W + s B A, with what else was traine
   for (std::size_t i = 0; i < b.size(); ++i) b[i] = std::cos(static_cast<float>(i));
   for (std::size_t i = 0; i < trained.size(); ++i) trained[i] = static_cast<float>(i) / 7;
   const auto saved = [&](const std::string& hash) {
-    const Json metadata{
-        {"base", {{"hash", hash}, {"from", base}, {"tensors", names}}},
-        {"job",
-         {{"settings", {{"adapter.rank", "3"}, {"adapter.alpha", "12"}, {"adapter.scaled_by_root", "true"}}},
-          {"graph", ""},
-          {"data", ""}}}};
+    const Json metadata{{"base", {{"hash", hash}, {"from", base}, {"tensors", names}}},
+                        {"job",
+                         {{"settings",
+                           {{"adapter.rank", "3"},
+                            {"adapter.alpha", "12"},
+                            {"adapter.scaled_by_root", "true"},
+                            {"adapter.dropout", "0"},
+                            {"adapter.magnitude", "false"}}},
+                          {"graph", ""},
+                          {"data", ""}}}};
     checkpoint::Store adapter(folder.path("run"));
     adapter.begin(1);
     checkpoint::FileWriter writer(folder.path("run"), 1, "model.safetensors",

@@ -258,7 +258,8 @@ TEST_CASE("an adapter begins from the values of another one, of the same base") 
   CHECK(contains(refusal({"adapter.rank=4"}), "lora_A.weight"));
   CHECK(contains(refusal({"adapter.targets=[logits]"}), "logits.lora_A.weight"));
   adapters.jobs.write("peft/adapter_config.json", "{}");
-  CHECK(contains(refusal({"adapter.from=" + adapters.jobs.path("peft")}), "peft"));
+  CHECK(contains(message_of<JobError>([&] { adapters.load("third", {"adapter.from=" + adapters.jobs.path("peft")}); }),
+                 "peft_type: missing"));
   CHECK(contains(refusal({"adapter.from=" + adapters.jobs.path("nothing.safetensors")}), "there is no such file"));
 }
 
