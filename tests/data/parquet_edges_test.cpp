@@ -108,6 +108,9 @@ TEST_CASE("Parquet files that contradict themselves are errors that name row and
   CHECK(mistake_of_rows(folder.write(
             "a", parquet_file(1, {group("g", kOptional, 1), leaf("n", kOptional, kInt32)}, {{kInt32, 2, high}}, 2))) ==
         damaged(folder.path("a") + ": row 1: column g.n: a page has a level of 3, above 2"));
+  std::vector<Thrift> deep(50'000, group("x", kRepeated, 1, kList));
+  folder.write("a", parquet_file(1, deep, {}, 0));
+  CHECK(mistake_of_rows(folder.path("a")) == damaged(folder.path("a") + ": the schema nests too deep"));
   CHECK(contains(said_of({kInt32, 2, two}, group("n", kRequired, 1)), "the schema ends too early"));
   CHECK(contains(said_of({kInt32, 2, two}, leaf("n", kRequired, kFixed)), "a column of fixed size has no size"));
 }

@@ -49,24 +49,24 @@ void read_logical(CompactReader& reader, SchemaElement& element) {
       case 11:
         return set_logical(element, Logical::null);
       case 13:
-        return set_logical(element, Logical::unknown, "BSON");
+        return set_logical(element, Logical::unsupported, "BSON");
       case 14:
         return set_logical(element, Logical::uuid);
       case 15:
         return set_logical(element, Logical::float16);
       case 16:
-        return set_logical(element, Logical::unknown, "VARIANT");
+        return set_logical(element, Logical::unsupported, "VARIANT");
       case 17:
-        return set_logical(element, Logical::unknown, "GEOMETRY");
+        return set_logical(element, Logical::unsupported, "GEOMETRY");
       case 18:
-        return set_logical(element, Logical::unknown, "GEOGRAPHY");
-      default:  // newer than this program: what it is made of counts
+        return set_logical(element, Logical::unsupported, "GEOGRAPHY");
+      default:  // one of a newer version of the format: values are read as their physical type
         return set_logical(element, Logical::none);
     }
   });
 }
 
-// Of files without a LogicalType.
+// For files that have no LogicalType.
 void set_converted(SchemaElement& element, std::int32_t converted) {
   switch (converted) {
     case 0:   // UTF8
@@ -81,9 +81,9 @@ void set_converted(SchemaElement& element, std::int32_t converted) {
     case 5:
       return set_logical(element, Logical::decimal);
     case 20:
-      return set_logical(element, Logical::unknown, "BSON");
+      return set_logical(element, Logical::unsupported, "BSON");
     case 21:
-      return set_logical(element, Logical::unknown, "INTERVAL");
+      return set_logical(element, Logical::unsupported, "INTERVAL");
     default:
       element.is_signed = converted < 11 || converted > 14;  // UINT_8 to UINT_64
       return set_logical(element, converted < 11 ? Logical::number : Logical::integer);

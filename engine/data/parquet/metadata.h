@@ -32,7 +32,7 @@ enum class PageType : std::int32_t { data, index, dictionary, data_v2 };
 /// What a column's values mean: LogicalType, or what older files have in its place, ConvertedType.
 enum class Logical {
   none,
-  string,  ///< also an enum and JSON: text that stays text
+  string,  ///< also enums and JSON documents, which stay strings
   map,
   list,
   decimal,
@@ -41,7 +41,7 @@ enum class Logical {
   uuid,
   float16,
   null,
-  unknown,  ///< one that is not read
+  unsupported,
 };
 
 /// A node of the schema, in the order of a walk from the root down.
@@ -54,7 +54,7 @@ struct SchemaElement {
   Logical logical = Logical::none;
   std::int32_t scale = 0;    ///< of a decimal
   bool is_signed = true;     ///< of an integer
-  std::string logical_name;  ///< of an unknown one
+  std::string logical_name;  ///< of an unsupported one, as messages name it
 };
 
 /// A column of a row group.
@@ -63,7 +63,7 @@ struct ColumnChunk {
   bool elsewhere = false;  ///< in another file
   Physical type = Physical::boolean;
   Codec codec = Codec::none;
-  std::int64_t num_values = 0;        ///< nulls and empty lists included
+  std::int64_t num_values = 0;        ///< including nulls and empty lists
   std::int64_t compressed_bytes = 0;  ///< of all pages with their headers
   std::int64_t first_page = 0;        ///< offset in the file
 };
@@ -91,12 +91,12 @@ struct PageHeader {
   bool compressed = true;                                                             ///< of `data_v2`
 };
 
-/// Raise Damaged. Row groups are passed over: a file may have millions of column chunks, and one group's at a time will
-/// do.
+/// All three raise Damaged and Unsupported. The footer's row groups are not kept, only where they begin: a file may
+/// have millions of column chunks, and its reader needs those of one group at a time.
 Footer read_footer(std::string_view bytes);
 /// The row group at `at` of the footer, which moves behind it; a file has `num_columns`.
 RowGroup read_row_group(std::string_view footer, std::size_t num_columns, std::size_t& at);
-/// The header that `bytes` begin with; its length is added to `length`. Raises CutOff if it goes on behind them.
+/// The header at the start of `bytes`; adds its length to `length`. Raises CutOff if `bytes` end before it does.
 PageHeader read_page_header(std::string_view bytes, std::size_t& length);
 
 }  // namespace trainer::data::parquet

@@ -1,5 +1,5 @@
-// Lists and maps are groups of three levels (parquet-format, LogicalTypes.md, "Nested Types"); the rules for lists of
-// older files with two are those that it gives there.
+// Lists and maps are groups of three levels; older files have lists of two, which rules tell apart (parquet-format,
+// LogicalTypes.md, "Nested Types").
 #include "engine/data/parquet/schema.h"
 
 #include "engine/core/utf8.h"
@@ -25,7 +25,7 @@ class SchemaMaker {
   }
 
  private:
-  // Levels of a field's path, and the path.
+  // Where a field is: the levels of its path, and the path.
   struct Place {
     int definition = 0, repetition = 0, depth = 0;
     std::string path;
@@ -48,10 +48,18 @@ class SchemaMaker {
     node.last_leaf = leaves_.size();
   }
 
-  // A field as it stands in its group.
-  Node field(const SchemaElement& element, Place place) {
+  // The path is for messages: a long one is cut off, so that a small file cannot make many long ones.
+  static void enter(Place& place, const SchemaElement& element) {
+    constexpr std::size_t kMostName = 200, kMostPath = 1000;
     if (++place.depth > kMostDepth) throw Damaged("the schema nests too deep");
-    place.path += (place.path.empty() ? "" : ".") + element.name;
+    if (place.path.size() > kMostPath) return;
+    if (!place.path.empty()) place.path += '.';
+    place.path += element.name.substr(0, whole_characters(element.name.substr(0, kMostName)));
+  }
+
+  // A field with its repetition.
+  Node field(const SchemaElement& element, Place place) {
+    enter(place, element);
     if (element.repetition == Repetition::required) return named(element, content(element, place));
     ++place.definition;
     if (element.repetition == Repetition::optional) {
@@ -60,7 +68,7 @@ class SchemaMaker {
       node.definition = place.definition;
       return node;
     }
-    ++place.repetition;  // a repeated field without a list around it is a list of its own
+    ++place.repetition;  // a repeated field outside a list is itself a list
     Node list = list_of(place);
     list.children.push_back(content(element, place));
     return named(element, closed(std::move(list)));
@@ -73,7 +81,7 @@ class SchemaMaker {
     return node;
   }
 
-  // What a field holds where it is there.
+  // A field without its repetition.
   Node content(const SchemaElement& element, const Place& place) {
     if (element.type) return leaf(element, place);
     if (element.num_children < 0) throw Damaged("a group of the schema has a negative number of fields");
@@ -82,7 +90,7 @@ class SchemaMaker {
     if (element.logical == Logical::map && wraps && !peek().type && peek().num_children == 2) return map(place);
     Node node;
     add_fields(node, element, place);
-    if (element.logical == Logical::unknown)
+    if (element.logical == Logical::unsupported)
       for (std::size_t leaf = node.first_leaf; leaf < node.last_leaf; ++leaf)
         leaves_[leaf].unsupported = "holds " + element.logical_name;
     return node;
@@ -104,8 +112,11 @@ class SchemaMaker {
     return node;
   }
 
-  Place repeated_below(const Place& place) const {
-    return {place.definition + 1, place.repetition + 1, place.depth + 1, place.path + "." + peek().name};
+  Place repeated_below(Place place) const {
+    enter(place, peek());
+    ++place.definition;
+    ++place.repetition;
+    return place;
   }
 
   Node list(const SchemaElement& group, const Place& place) {
@@ -178,12 +189,12 @@ Form form_of(const SchemaElement& element) {
   throw Damaged("a column has no known type");
 }
 
-// Why values of a leaf cannot be written as JSON, or "".
+// Why a leaf's values cannot be written as JSON, or "".
 std::string reason_against(const SchemaElement& element, const Leaf& leaf) {
   constexpr std::size_t kMostDecimalBytes = 16;
   constexpr std::int32_t kMostDigits = 38;
   const bool integer = leaf.type == Physical::int32 || leaf.type == Physical::int64;
-  if (element.logical == Logical::unknown) return "holds " + element.logical_name;
+  if (element.logical == Logical::unsupported) return "holds " + element.logical_name;
   if (leaf.form == Form::uuid && leaf.type_bytes != 16) return "holds UUIDs that are not of 16 bytes";
   if (leaf.form == Form::float16 && leaf.type_bytes != 2) return "holds 16-bit floats that are not of 2 bytes";
   if (leaf.form != Form::decimal) return "";
