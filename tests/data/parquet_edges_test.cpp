@@ -1,6 +1,7 @@
 // Parquet files that no writer at hand makes, put together by hand: lists of older files, and files whose parts
 // contradict each other or ask for what is not read.
 #include <doctest/doctest.h>
+#include <lz4.h>
 
 #include <string>
 #include <vector>
@@ -120,7 +121,6 @@ TEST_CASE("what of Parquet is not read is an error that says what to do") {
   const std::string two = data_page(2, kPlain, i32s({1, 2}));
   CHECK(said_of({kInt32, 2, two, 3}, number) ==
         "row 1: column n: is compressed by LZO, which is not read; write it with zstd or snappy");
-  CHECK(contains(said_of({kInt32, 2, two, 5}, number), "row 1: column n: is compressed by LZ4 in its old framing"));
   CHECK(said_of({kInt32, 2, two, 0, true}, number) == "row 1: column n: is encrypted");
   CHECK(contains(said_of({kInt32, 2, data_page(2, 42, "")}, number), "row 1: column n: a page is in encoding 42"));
   CHECK(said_of({kInt32, 2, data_page(2, kPlain, "12345678", 0x7FFFFFFF), 6}, number) ==
@@ -132,6 +132,38 @@ TEST_CASE("what of Parquet is not read is an error that says what to do") {
   TemporaryFolder folder;
   CHECK(contains(mistake_of_rows(folder.write("a", "PARE" + std::string(100, 'x') + "PARE")),
                  "is an encrypted Parquet file"));
+}
+
+std::string lz4(const std::string& text) {
+  std::string compressed(static_cast<std::size_t>(LZ4_compressBound(static_cast<int>(text.size()))), '\0');
+  compressed.resize(static_cast<std::size_t>(LZ4_compress_default(
+      text.data(), compressed.data(), static_cast<int>(text.size()), static_cast<int>(compressed.size()))));
+  return compressed;
+}
+
+std::string big_endian(std::size_t value) {
+  return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8),
+          static_cast<char>(value)};
+}
+
+TEST_CASE("LZ4 is read in Hadoop's framing, in several blocks too, and without one") {
+  TemporaryFolder folder;
+  const std::string numbers = i32s({1, 2, 3, 4}), first = lz4(numbers.substr(0, 12)), second = lz4(numbers.substr(12));
+  const std::string framed =
+      big_endian(12) + big_endian(first.size()) + first + big_endian(4) + big_endian(second.size()) + second;
+  const auto read = [&](const std::string& page, int codec) {
+    const HandColumn column{kInt32, 4, data_page(4, kPlain, page, 16), codec};
+    folder.write("a", parquet_file(1, {leaf("n", kRequired, kInt32)}, {column}, 4));
+    return folder.path("a");
+  };
+  const Strings rows = {R"({"n": 1})", R"({"n": 2})", R"({"n": 3})", R"({"n": 4})"};
+  CHECK(read_rows(read(framed, 5)).rows == rows);
+  CHECK(read_rows(read(lz4(numbers), 5)).rows == rows);
+  CHECK(read_rows(read(lz4(numbers), 7)).rows == rows);
+  CHECK(contains(mistake_of_rows(read(framed, 7)), "a page cannot be decompressed by lz4"));
+  CHECK(contains(mistake_of_rows(read(framed + "x", 5)), "a page cannot be decompressed by lz4"));
+  CHECK(
+      contains(mistake_of_rows(read(framed.substr(0, framed.size() - 1), 5)), "a page cannot be decompressed by lz4"));
 }
 
 TEST_CASE("columns of one list that disagree about it are an error") {

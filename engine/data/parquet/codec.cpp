@@ -31,10 +31,28 @@ void decompress_zstd(std::string_view compressed, char* out, std::size_t bytes) 
   if (ZSTD_decompress(out, bytes, compressed.data(), compressed.size()) != bytes) throw_damaged("zstd");
 }
 
-void decompress_lz4(std::string_view compressed, char* out, std::size_t bytes) {
-  const int size =
-      LZ4_decompress_safe(compressed.data(), out, static_cast<int>(compressed.size()), static_cast<int>(bytes));
-  if (size < 0 || static_cast<std::size_t>(size) != bytes) throw_damaged("lz4");
+bool try_lz4(std::string_view compressed, char* out, std::size_t bytes) {
+  const auto size = static_cast<std::size_t>(
+      LZ4_decompress_safe(compressed.data(), out, static_cast<int>(compressed.size()), static_cast<int>(bytes)));
+  return size == bytes;  // an error is negative, so a size beyond any page
+}
+
+// Hadoop's framing: of each block its size, its compressed size (both 4 bytes, big-endian), and its bytes.
+bool try_hadoop_lz4(std::string_view compressed, char* out, std::size_t bytes) {
+  const auto take_size = [&] {
+    std::size_t size = 0;
+    for (const char byte : compressed.substr(0, 4)) size = size << 8 | static_cast<unsigned char>(byte);
+    compressed.remove_prefix(4);
+    return size;
+  };
+  while (compressed.size() >= 8) {
+    const std::size_t block = take_size(), length = take_size();
+    if (block > bytes || length > compressed.size() || !try_lz4(compressed.substr(0, length), out, block)) return false;
+    compressed.remove_prefix(length);
+    out += block;
+    bytes -= block;
+  }
+  return compressed.empty() && bytes == 0;
 }
 
 void decompress_brotli(std::string_view compressed, char* out, std::size_t bytes) {
@@ -73,9 +91,6 @@ char* PageBuffer::reserve(std::size_t bytes) {
 
 void check_codec(Codec codec) {
   if (codec == Codec::lzo) throw Unsupported("is compressed by LZO, which is not read; write it with zstd or snappy");
-  if (codec == Codec::lz4)
-    throw Unsupported(
-        "is compressed by LZ4 in its old framing, which is not read; write it with LZ4_RAW, zstd or snappy");
 }
 
 void decompress(Codec codec, std::string_view compressed, char* out, std::size_t bytes) {
@@ -89,11 +104,14 @@ void decompress(Codec codec, std::string_view compressed, char* out, std::size_t
       return decompress_brotli(compressed, out, bytes);
     case Codec::zstd:
       return decompress_zstd(compressed, out, bytes);
+    case Codec::lz4:  // older writers disagree about what it is
+      if (!try_hadoop_lz4(compressed, out, bytes) && !try_lz4(compressed, out, bytes)) throw_damaged("lz4");
+      return;
     case Codec::lz4_raw:
-      return decompress_lz4(compressed, out, bytes);
+      if (!try_lz4(compressed, out, bytes)) throw_damaged("lz4");
+      return;
     case Codec::none:
     case Codec::lzo:
-    case Codec::lz4:
       break;
   }
   UNREACHABLE("check_codec refused it");
