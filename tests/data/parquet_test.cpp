@@ -70,8 +70,8 @@ TEST_CASE("of Parquet only the columns that are asked for are given") {
     return row;
   };
   const std::string tags = R"("tags": [])", id = R"("id": 1)";
-  const std::string messages =
-      R"("messages": [{"role": "user", "content": "What is 1 + 1?"}, {"role": "assistant", "content": "It is 2.\n\"1\""}])";
+  const std::string messages = R"("messages": [{"role": "user", "content": "What is 1 + 1?"}, )"
+                               R"({"role": "assistant", "content": "It is 2.\n\"1\""}])";
   CHECK(first({}) == "{" + id + ", " + messages + ", " + tags + "}");
   CHECK(first({"messages"}) == "{" + messages + "}");
   CHECK(first({"tags", "id", "nothing"}) == "{" + id + ", " + tags + "}");

@@ -1,4 +1,4 @@
-// Integers from bytes, all little-endian, and numbers of `width` bits that follow each other from the lowest bit up
+// Little-endian integers, and bit-packed numbers: `width` bits each, from the lowest bit of the first byte up
 // (parquet-format, Encodings.md, "RLE/Bit-Packing Hybrid").
 #pragma once
 
@@ -14,7 +14,7 @@ namespace trainer::data::parquet {
 
 static_assert(std::endian::native == std::endian::little);
 
-/// REQUIRES: `bytes` has as many.
+/// The number at the start of `bytes`. REQUIRES: they are long enough.
 template <typename Number>
 Number number_of(std::string_view bytes) {
   Number number;
@@ -22,7 +22,7 @@ Number number_of(std::string_view bytes) {
   return number;
 }
 
-/// The first `count` bytes, which `bytes` loses. Raises Damaged if there are fewer.
+/// Removes the first `count` bytes from `bytes` and returns them. Raises Damaged if there are fewer.
 inline std::string_view take_bytes(std::string_view& bytes, std::uint64_t count) {
   if (count > bytes.size()) throw Damaged("a page's values end too early");
   const std::string_view taken = bytes.substr(0, static_cast<std::size_t>(count));
@@ -32,7 +32,7 @@ inline std::string_view take_bytes(std::string_view& bytes, std::uint64_t count)
 
 inline std::uint32_t take_u32(std::string_view& bytes) { return number_of<std::uint32_t>(take_bytes(bytes, 4)); }
 
-/// The unsigned LEB128 number that `bytes` begin with.
+/// Removes an unsigned LEB128 number from the start of `bytes` and returns it.
 inline std::uint64_t take_varint(std::string_view& bytes) {
   std::uint64_t value = 0;
   for (int shift = 0; shift < 64; shift += 7) {

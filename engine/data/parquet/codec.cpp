@@ -1,4 +1,4 @@
-// Each codec takes a page as a whole. Source: parquet-format, Compression.md.
+// Each codec decompresses a page as a whole. Source: parquet-format, Compression.md.
 #include "engine/data/parquet/codec.h"
 
 #include <brotli/decode.h>
@@ -34,10 +34,10 @@ void decompress_zstd(std::string_view compressed, char* out, std::size_t bytes) 
 bool try_lz4(std::string_view compressed, char* out, std::size_t bytes) {
   const auto size = static_cast<std::size_t>(
       LZ4_decompress_safe(compressed.data(), out, static_cast<int>(compressed.size()), static_cast<int>(bytes)));
-  return size == bytes;  // an error is negative, so a size beyond any page
+  return size == bytes;  // an error is negative, which is then larger than any page
 }
 
-// Hadoop's framing: of each block its size, its compressed size (both 4 bytes, big-endian), and its bytes.
+// Hadoop's framing: for each block its size, its compressed size (both 4 bytes, big-endian), and its bytes.
 bool try_hadoop_lz4(std::string_view compressed, char* out, std::size_t bytes) {
   const auto take_size = [&] {
     std::size_t size = 0;
@@ -104,7 +104,7 @@ void decompress(Codec codec, std::string_view compressed, char* out, std::size_t
       return decompress_brotli(compressed, out, bytes);
     case Codec::zstd:
       return decompress_zstd(compressed, out, bytes);
-    case Codec::lz4:  // older writers disagree about what it is
+    case Codec::lz4:  // writers have used it for both forms
       if (!try_hadoop_lz4(compressed, out, bytes) && !try_lz4(compressed, out, bytes)) throw_damaged("lz4");
       return;
     case Codec::lz4_raw:

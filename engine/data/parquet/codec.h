@@ -1,4 +1,4 @@
-// Compression of pages, by the libraries of the codecs.
+// Decompression of pages, by the libraries of the codecs.
 #pragma once
 
 #include <cstddef>

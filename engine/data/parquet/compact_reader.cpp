@@ -1,4 +1,4 @@
-// Values of Thrift's compact protocol, each read with its bounds.
+// Reads each value of Thrift's compact protocol within the bounds of the bytes.
 #include "engine/data/parquet/compact_reader.h"
 
 #include <limits>
@@ -61,7 +61,7 @@ std::size_t CompactReader::begin_list(std::uint8_t& type) {
   const std::uint64_t count = head >> 4 == 15 ? varint() : head >> 4;
   type = head & 0x0F;
   if (type == kStop && count > 0) throw Damaged("the metadata has a list of no type");
-  if (count > bytes_.size() - at_) throw CutOff("the metadata ends too early");  // an element takes a byte or more
+  if (count > bytes_.size() - at_) throw CutOff("the metadata ends too early");  // each element takes at least one byte
   return static_cast<std::size_t>(count);
 }
 

@@ -1,6 +1,6 @@
 // CompactReader: Thrift's compact protocol, in which Parquet's footer and page headers are written.
 // Source: github.com/apache/thrift, doc/specs/thrift-compact-protocol.md.
-// No count is believed beyond the bytes that are there, and structs nest at most 32 deep.
+// Hostile input is bounded: a list has at most as many elements as bytes are left, and structs nest at most 32 deep.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class CompactReader {
   explicit CompactReader(std::string_view bytes, std::size_t at = 0) : bytes_(bytes), at_(at) {}
 
   /// Calls field(id) for every field of the struct that comes next; it reads the value by one of the functions below,
-  /// each of which raises Damaged if the value is of another type. What it does not read is passed over.
+  /// each of which raises Damaged if the value has another type. A value that it does not read is skipped.
   template <typename Field>
   void fields(Field&& field) {
     enter();
@@ -26,7 +26,7 @@ class CompactReader {
     --depth_;
   }
 
-  /// Calls element() for every element of the list that comes next; it reads the value as that of a field.
+  /// Calls element() for every element of the list that comes next; it reads the value as above.
   template <typename Element>
   void list(Element&& element) {
     enter();
@@ -46,7 +46,7 @@ class CompactReader {
   bool boolean();
   /// Valid as long as the bytes are.
   std::string_view binary();
-  /// Reads the struct that is the value of the field or element at hand.
+  /// Reads the current value, a struct; field(id) as above.
   template <typename Field>
   void structure(Field&& field) {
     take(kStruct);
@@ -86,7 +86,7 @@ class CompactReader {
   std::string_view bytes_;
   std::size_t at_;
   std::uint8_t pending_ = kStop;  // type of the value that comes next
-  bool in_list_ = false;          // where a boolean is a byte, not a part of the type
+  bool in_list_ = false;          // there a boolean is a byte; in a struct it is part of the field's type
   int depth_ = 0;
 };
 

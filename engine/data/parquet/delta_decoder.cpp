@@ -34,7 +34,7 @@ void DeltaDecoder::begin_block() {
   widths_ = take_bytes(bytes_, num_miniblocks_);
 }
 
-// REQUIRES: a value is left, so that the miniblock is there as a whole.
+// REQUIRES: a value is left: only then does the page have the miniblock.
 void DeltaDecoder::begin_miniblock() {
   if (widths_.empty()) begin_block();
   width_ = static_cast<std::uint8_t>(take_bytes(widths_, 1)[0]);

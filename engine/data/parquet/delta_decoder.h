@@ -13,9 +13,9 @@ class DeltaDecoder {
   /// Reads the header. REQUIRES: the bytes outlive it.
   explicit DeltaDecoder(std::string_view bytes);
 
-  /// Modulo 2^64; of 32-bit numbers the low half counts. Raises Damaged behind the last.
+  /// The next number, modulo 2^64; the low half is a 32-bit number. Raises Damaged after the last one.
   std::int64_t next();
-  /// What follows the last number; what is left is passed over.
+  /// The bytes after the last number; skips the numbers that are left.
   std::string_view rest();
 
  private:

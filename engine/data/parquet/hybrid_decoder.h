@@ -17,7 +17,7 @@ class HybridDecoder {
     if (width < 0 || width > 32) throw Damaged("a page has numbers of " + std::to_string(width) + " bits");
   }
 
-  /// Raises Damaged behind the last number.
+  /// Raises Damaged after the last number.
   std::uint32_t next() {
     while (left_ == 0) {
       if (width_ == 0) return 0;
@@ -42,7 +42,7 @@ class HybridDecoder {
       std::memcpy(&value_, value.data(), value.size());
       return;
     }
-    // Groups of eight; some writers leave out what is not needed of the last one.
+    // Groups of eight numbers; some writers shorten the last one to the bytes that are needed.
     const std::uint64_t whole = left_ <= bytes_.size() ? left_ * width : bytes_.size();
     run_ = take_bytes(bytes_, whole < bytes_.size() ? whole : bytes_.size());
     left_ = run_.size() * 8 / width;

@@ -11,11 +11,11 @@ namespace trainer::data::parquet {
 void append_json_string(std::string& out, std::string_view text);
 void append_integer(std::string& out, std::int64_t value);
 void append_unsigned(std::string& out, std::uint64_t value);
-/// The shortest text that reads back as `value`, with a point or an exponent; null for what JSON has no number for: NaN
-/// and the infinities.
+/// The shortest text that reads back as `value`, with a point or an exponent; null for NaN and infinities, which JSON
+/// cannot write.
 void append_float(std::string& out, float value);
 void append_float(std::string& out, double value);
-/// The number that `big_endian`, in two's complement, is in units of 10^-scale. REQUIRES: 0 to 16 bytes.
+/// The two's complement number `big_endian` times 10^-scale. REQUIRES: 0 to 16 bytes.
 void append_decimal(std::string& out, std::string_view big_endian, std::int32_t scale);
 void append_decimal(std::string& out, __int128 value, std::int32_t scale);
 /// REQUIRES: 16 bytes.

@@ -1,4 +1,4 @@
-// Forms of values.
+// How a value of each form is written.
 #include "engine/data/parquet/json_values.h"
 
 #include "engine/core/narrow.h"
@@ -8,7 +8,7 @@
 namespace trainer::data::parquet {
 namespace {
 
-// Nanoseconds of the day, then the Julian day; in nanoseconds since 1970, which 64 bits do not always hold.
+// An int96 holds the nanoseconds of the day, then the Julian day. Nanoseconds since 1970 may need more than 64 bits.
 __int128 nanoseconds_of(std::string_view int96) {
   constexpr std::int64_t kUnixDay = 2440588, kDay = 86'400'000'000'000;
   const std::int64_t day = number_of<std::int32_t>(int96.substr(8)) - kUnixDay;

@@ -8,9 +8,8 @@
 
 namespace trainer::data::parquet {
 
-/// Text is a string, a UUID too; dates, times, timestamps and decimals are their numbers, in the column's unit.
-/// `value` as a ValueDecoder gives it. Raises Unsupported for bytes that are not UTF-8, and decimals of more than 16
-/// bytes.
+/// Texts and UUIDs are strings; dates, times, timestamps and decimals are numbers in the column's unit. `value` is what
+/// a ValueDecoder returned. Raises Unsupported for bytes that are not UTF-8, and decimals of more than 16 bytes.
 void append_value(std::string& row, const Leaf& leaf, std::string_view value);
 
 }  // namespace trainer::data::parquet

@@ -6,17 +6,17 @@
 
 namespace trainer::data::parquet {
 
-/// The file contradicts its format: it was damaged, or written wrongly.
+/// The file breaks the rules of its format: it was damaged, or written wrongly.
 struct Damaged : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The bytes at hand end too early; with more of them the same may succeed.
+/// The bytes end too early; with more of them the same call may succeed.
 struct CutOff : Damaged {
   using Damaged::Damaged;
 };
 
-/// The file is well, as far as it was read, and has something that is not read.
+/// The file may be sound, but uses something that this reader does not support.
 struct Unsupported : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -63,7 +63,7 @@ class RunBooleans final : public ValueDecoder {
 class DictionaryValues final : public ValueDecoder {
  public:
   DictionaryValues(std::string_view values, const Dictionary& dictionary) : dictionary_(dictionary) {
-    if (values.empty()) return;  // of a page of nulls
+    if (values.empty()) return;  // a page of nulls has none
     const int width = static_cast<std::uint8_t>(take_bytes(values, 1)[0]);
     indices_ = HybridDecoder(values, width);
   }
@@ -90,7 +90,7 @@ class DeltaNumbers final : public ValueDecoder {
   std::size_t bytes_;
 };
 
-// Lengths as deltas, then the bytes of all.
+// The lengths of all texts as deltas, then their bytes.
 class DeltaTexts final : public ValueDecoder {
  public:
   DeltaTexts() = default;
@@ -100,7 +100,7 @@ class DeltaTexts final : public ValueDecoder {
   }
 
   std::string_view next() override {
-    // A negative length is, without a sign, longer than any page.
+    // A negative length, without its sign, is longer than any page.
     return take_bytes(texts_, static_cast<std::uint32_t>(lengths_.next()));
   }
 
@@ -109,7 +109,8 @@ class DeltaTexts final : public ValueDecoder {
   std::string_view texts_;
 };
 
-// Lengths of the starts that are shared with the value before, as deltas; then the ends as DeltaTexts.
+// For each text, how many bytes it shares with the start of the one before (as deltas); then the rest of each, as
+// DeltaTexts.
 class DeltaSharedTexts final : public ValueDecoder {
  public:
   DeltaSharedTexts(std::string_view values, std::size_t bytes) : shared_(values), bytes_(bytes) {

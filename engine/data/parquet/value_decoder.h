@@ -14,19 +14,19 @@ namespace trainer::data::parquet {
 class ValueDecoder {
  public:
   virtual ~ValueDecoder() = default;
-  /// The next value: bytes of a byte array, else the number's bytes, little-endian; of a boolean one byte. Valid until
-  /// the next call. Raises Damaged behind the last value.
+  /// The next value: the bytes of a byte array or of a little-endian number; a boolean is one byte. Valid until the
+  /// next call. Raises Damaged after the last value.
   virtual std::string_view next() = 0;
 };
 
-/// The values of a column chunk that its pages name by their index.
+/// The values of a column chunk to which its pages refer by index.
 class Dictionary {
  public:
   Dictionary() = default;
-  /// From a dictionary page, which must outlive it.
+  /// The values of a dictionary page, which must outlive it.
   Dictionary(const Leaf& leaf, std::string_view page, std::uint64_t num_values);
 
-  /// Raises Damaged if there is none.
+  /// Raises Damaged if there is no such value.
   std::string_view at(std::uint32_t index) const {
     if (index >= size_) throw_no_value(index);
     if (value_bytes_ == 0) return texts_[index];
