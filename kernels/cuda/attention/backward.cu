@@ -29,6 +29,25 @@ __device__ __forceinline__ void load_statistics(float* lse_log2, float* delta, c
   delta[i] = i < valid ? a.delta[first + i] : 0.0F;
 }
 
+/// Makes p 0 where a query does not see a key. Rows are keys and columns queries, or the other way round; `row`,
+/// `column`: positions of the first.
+template <bool RowsAreKeys, int N>
+__device__ __forceinline__ void mask(FragmentC (&p)[1][N], const AttentionArguments& a, int count, int batch, int row,
+                                     int column) {
+  const int lane = lane_of_thread();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int position = row + row_in_c(lane, 2 * half);
+    const DocumentBounds seen =
+        RowsAreKeys ? queries_that_see(a, batch, count, position) : keys_seen_by(a, batch, count, position);
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i)
+        if (!within(seen, column + 8 * n + column_in_c(lane, i))) p[0][n].at[i] = 0.0F;
+  }
+}
+
 /// dp − delta times the slope of the softcap, 1 − tanh². Columns are queries. No register holds the tanh so long: it is
 /// found again from ln p = softcap · tanh − lse; where p is 0, so is the gradient.
 template <int Columns>
@@ -90,7 +109,6 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(), warp_key = first_key + warp * 16;
   const float scale_log2 = a.scale * kLog2E;
-  const DocumentBounds common = common_document(a, batch, warp_key, 16);
   FragmentC dk[1][Dk ? D / 8 : 1], dv[1][Dv ? D / 8 : 1];
   clear(dk), clear(dv);
   for (int tile = 0; tile < tiles; ++tile) {
@@ -114,8 +132,6 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
     clear(p);
     multiply_rows<1, kQueries / 8, D>(p, k_tile + warp * 16 * kStride, q_tile);
     const int position = a.origin + query;
-    const bool masked = is_masked(a, count, position, kQueries, warp_key, 16) || position < common.first ||
-                        position + kQueries > common.end;
     if (a.softcap != 0)
 #pragma unroll
       for (int n = 0; n < kQueries / 8; ++n)
@@ -126,12 +142,11 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
       const Vec<float, 2> lse = load<2>(lse_tiles + stage * kQueries + 8 * n + column_in_c(lane, 0), 0);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float value = exp2_fast(fmaf(p[0][n].at[i], scale_log2, -lse[i % 2]));
-        const int column = position + 8 * n + column_in_c(lane, i), row = warp_key + row_in_c(lane, i);
-        const bool seen = !masked || (sees(a, count, column, row) && within(document_at(a, batch, row), column));
-        p[0][n].at[i] = seen ? value : 0.0F;
+        p[0][n].at[i] = exp2_fast(fmaf(p[0][n].at[i], scale_log2, -lse[i % 2]));
       }
     }
+    if (is_masked(a, batch, count, position, kQueries, warp_key, 16))
+      mask<true>(p, a, count, batch, warp_key, position);
     if constexpr (Dv) multiply_columns<T, 1, kQueries / 8, D>(dv, p, do_tile);
     if constexpr (Dk) {
       FragmentC dp[1][kQueries / 8];
@@ -212,7 +227,6 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(), warp_query = first_query + warp * 16,
             warp_position = a.origin + warp_query;
   const float scale_log2 = a.scale * kLog2E;
-  const DocumentBounds common = common_document(a, batch, warp_position, 16);
   float lse[2], delta[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -241,8 +255,6 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
     clear(p), clear(dp);
     multiply_rows<1, kKeys / 8, D>(p, q_tile + warp * 16 * kStride, k_tile);
     multiply_rows<1, kKeys / 8, D>(dp, do_tile + warp * 16 * kStride, v_tile);
-    const bool masked =
-        is_masked(a, count, warp_position, 16, key, kKeys) || key < common.first || key + kKeys > common.end;
     if (a.softcap != 0)
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
@@ -255,12 +267,9 @@ __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArgu
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = warp_position + row_in_c(lane, i), column = key + 8 * n + column_in_c(lane, i);
-        const float ds = exp2_fast(fmaf(p[0][n].at[i], scale_log2, -lse[i / 2])) * (dp[0][n].at[i] - delta[i / 2]);
-        const bool seen = !masked || (sees(a, count, row, column) && within(document_at(a, batch, row), column));
-        p[0][n].at[i] = seen ? ds : 0.0F;
-      }
+      for (int i = 0; i < 4; ++i)
+        p[0][n].at[i] = exp2_fast(fmaf(p[0][n].at[i], scale_log2, -lse[i / 2])) * (dp[0][n].at[i] - delta[i / 2]);
+    if (is_masked(a, batch, count, warp_position, 16, key, kKeys)) mask<false>(p, a, count, batch, warp_position, key);
     multiply_columns<T, 1, kKeys / 8, D>(dq, p, k_tile);
   }
 

@@ -148,15 +148,16 @@ __global__ void __launch_bounds__(kThreads) forward(const AttentionArguments a) 
     clear(s);
     multiply_rows<D>(s, q_tile, kv_tile);
 #pragma unroll
-    for (int i = 0; i < kPerSide; ++i)
+    for (int i = 0; i < kPerSide; ++i) {
+      const int row = thread_y() + kSide * i;
+      const DocumentBounds seen = keys_seen_by(a, batch, count, first_position + row);
 #pragma unroll
       for (int j = 0; j < kPerSide; ++j) {
-        const int row = thread_y() + kSide * i, column = thread_x() + kSide * j;
+        const int column = thread_x() + kSide * j;
         const float score = a.softcap != 0 ? capped(a, capped_tanh(a, s[i][j])) : s[i][j];
-        const bool seen = sees(a, count, first_position + row, key + column) &&
-                          within(document_at(a, batch, first_position + row), key + column);
-        scores[row * kScoreStride + column] = seen ? score * scale_log2 : kMaskedScore;
+        scores[row * kScoreStride + column] = within(seen, key + column) ? score * scale_log2 : kMaskedScore;
       }
+    }
     __syncthreads();
     load_rows<D>(kv_tile, head_at<const float>(a.v, key_token + key, kv_head, a.v_dim), a.v.stride, count - key,
                  a.v_dim);
@@ -196,19 +197,20 @@ __device__ __forceinline__ void scores_again(const AttentionArguments& a, int co
   multiply_rows<D>(dp, d_o, v);
   const float scale_log2 = a.scale * kLog2E;
 #pragma unroll
-  for (int i = 0; i < kPerSide; ++i)
+  for (int i = 0; i < kPerSide; ++i) {
+    const int row = thread_y() + kSide * i;
+    const DocumentBounds seen = keys_seen_by(a, batch, count, a.origin + query + row);
 #pragma unroll
     for (int j = 0; j < kPerSide; ++j) {
-      const int row = thread_y() + kSide * i, column = thread_x() + kSide * j;
-      const int position = a.origin + query + row;
-      const bool counts = query + row < a.queries && sees(a, count, position, key + column) &&
-                          within(document_at(a, batch, position), key + column);
+      const int column = thread_x() + kSide * j;
+      const bool counts = query + row < a.queries && within(seen, key + column);
       const float tanh = a.softcap != 0 ? capped_tanh(a, s[i][j]) : 0.0F,
                   score = a.softcap != 0 ? capped(a, tanh) : s[i][j];
       const float probability = counts ? exp2f(score * scale_log2 - lse_log2[row]) : 0.0F;
       p[row * kScoreStride + column] = probability;
       ds[row * kScoreStride + column] = counts ? probability * (dp[i][j] - delta[row]) * (1 - tanh * tanh) : 0.0F;
     }
+  }
 }
 
 __device__ __forceinline__ void load_statistics(float* lse_log2, float* delta, const AttentionArguments& a,

@@ -37,15 +37,12 @@ __device__ __forceinline__ void mask_scores(FragmentC (&s)[M][N], int count, int
   for (int m = 0; m < M; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = position + 16 * m + row_in_c(lane, 2 * half);
-      const DocumentBounds own = document_at(a, batch, row);
+      const DocumentBounds seen = keys_seen_by(a, batch, count, position + 16 * m + row_in_c(lane, 2 * half));
 #pragma unroll
       for (int n = 0; n < N; ++n)
 #pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          const int column = key + 8 * n + column_in_c(lane, i);
-          if (!sees(a, count, row, column) || !within(own, column)) s[m][n].at[i] = kMaskedScore;
-        }
+        for (int i = 2 * half; i < 2 * half + 2; ++i)
+          if (!within(seen, key + 8 * n + column_in_c(lane, i))) s[m][n].at[i] = kMaskedScore;
     }
 }
 
@@ -119,7 +116,6 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = lane_of_thread(),
             warp_query = first_query + warp * 16 * kM, warp_position = a.origin + warp_query;
   const float scale_log2 = a.scale * kLog2E;
-  const DocumentBounds common = common_document(a, batch, warp_position, 16 * kM);
   FragmentC o[kM][D / 8];
   clear(o);
   float largest[kM][2], sum[kM][2];
@@ -141,7 +137,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2) forward(const AttentionA
                           a.vectors);
     commit_copies();
     if (a.softcap != 0) cap_scores(s, a);
-    if (is_masked(a, count, warp_position, 16 * kM, key, kKeys) || key < common.first || key + kKeys > common.end)
+    if (is_masked(a, batch, count, warp_position, 16 * kM, key, kKeys))
       mask_scores(s, count, batch, warp_position, key, a);
     soften(s, o, largest, sum, scale_log2);
     multiply_columns<T, kM, kKeys / 8, D>(o, s, v_tile);

@@ -36,13 +36,14 @@ __device__ __forceinline__ DocumentBounds document_at(const AttentionArguments& 
   if (a.documents == nullptr) return {0, INT_MAX};
   return a.documents[static_cast<std::int64_t>(batch) * a.keys + min(position, a.keys - 1)];
 }
-__device__ __forceinline__ bool within(DocumentBounds document, int position) {
-  return position >= document.first && position < document.end;
+__device__ __forceinline__ bool within(DocumentBounds bounds, int position) {
+  return position >= bounds.first && position < bounds.end;
 }
-/// What positions [first, first + count) all have in common.
-__device__ __forceinline__ DocumentBounds common_document(const AttentionArguments& a, int batch, int first,
-                                                          int count) {
-  return {document_at(a, batch, first + count - 1).first, document_at(a, batch, first).end};
+/// Whether some of the positions [first, first + count) and of [other, other + others) are of different documents.
+__device__ __forceinline__ bool parts_documents(const AttentionArguments& a, int batch, int first, int count, int other,
+                                                int others) {
+  return a.documents != nullptr &&
+         (other < document_at(a, batch, first + count - 1).first || other + others > document_at(a, batch, first).end);
 }
 __device__ __forceinline__ bool is_padding(const AttentionArguments& a, int batch, int position) {
   return a.documents != nullptr && document_at(a, batch, position).first == a.keys;
@@ -52,9 +53,15 @@ __device__ __forceinline__ int place_of(const AttentionArguments& a, int batch, 
   return max(position - document_at(a, batch, position).first, 0);
 }
 
-/// Positions of a query and a key, which are of one document; `count`: of the sample's keys.
-__device__ __forceinline__ bool sees(const AttentionArguments& a, int count, int query, int key) {
-  return key < count && (!a.causal || key <= query) && query - key < a.window;
+/// The keys that the query of a position sees. `count`: of the sample's keys.
+__device__ __forceinline__ DocumentBounds keys_seen_by(const AttentionArguments& a, int batch, int count, int query) {
+  const DocumentBounds own = document_at(a, batch, query);
+  return {max(own.first, query - a.window + 1), min(min(own.end, count), a.causal ? query + 1 : INT_MAX)};
+}
+/// The positions of queries that see a key.
+__device__ __forceinline__ DocumentBounds queries_that_see(const AttentionArguments& a, int batch, int count, int key) {
+  const DocumentBounds own = document_at(a, batch, key);
+  return {max(own.first, a.causal ? key : 0), key < count ? min(own.end, key + a.window) : 0};
 }
 /// The first key, and the end of the keys, that some of the queries of positions [first, first + count) see.
 __device__ __forceinline__ int first_key_of(const AttentionArguments& a, int batch, int first) {
@@ -72,11 +79,11 @@ __device__ __forceinline__ int end_query_of(const AttentionArguments& a, int bat
   const int last = min(first + count, a.keys) - 1, end = min(a.queries, first - a.origin + count - 1 + a.window);
   return min(end, document_at(a, batch, last).end - a.origin);
 }
-/// Whether some of the queries of positions [query, query + queries) do not see some of the keys [key, key + keys), of
-/// one document.
-__device__ __forceinline__ bool is_masked(const AttentionArguments& a, int count, int query, int queries, int key,
-                                          int keys) {
-  return key + keys > count || (a.causal && key + keys > query + 1) || query + queries - 1 - key >= a.window;
+/// Whether some of the queries of positions [query, query + queries) do not see some of the keys [key, key + keys).
+__device__ __forceinline__ bool is_masked(const AttentionArguments& a, int batch, int count, int query, int queries,
+                                          int key, int keys) {
+  return key + keys > count || (a.causal && key + keys > query + 1) || query + queries - 1 - key >= a.window ||
+         parts_documents(a, batch, query, queries, key, keys);
 }
 
 // ---- Softcap ----
