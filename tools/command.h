@@ -46,6 +46,7 @@ void add_schema(CommandLine& app, Work& work);
 void add_init(CommandLine& app, Work& work);
 void add_doctor(CommandLine& app, Work& work);
 void add_calibrate(CommandLine& app, Work& work);
+void add_data(CommandLine& app, Work& work);
 void add_tokenize(CommandLine& app, Work& work);
 void add_tokenizer(CommandLine& app, Work& work);
 

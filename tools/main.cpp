@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
     argv[1] = tokenizer.data();
   for (const auto add :
        {add_run, add_plan, add_validate, add_verify, add_eval, add_sample, add_chat, add_score, add_export, add_inspect,
-        add_schema, add_init, add_doctor, add_calibrate, add_tokenize, add_tokenizer})
+        add_schema, add_init, add_doctor, add_calibrate, add_data, add_tokenize, add_tokenizer})
     add(line, work);
   if (argc > 1 && names_no_subcommand(line, argv[1])) return kUsage;
   std::string help = "--help";

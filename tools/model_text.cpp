@@ -22,7 +22,8 @@ std::optional<std::int64_t> longest_text(const LoadedJob& loaded) {
 std::shared_ptr<const chat::ChatFormat> chat_format_of(const LoadedJob& loaded) {
   const std::optional<std::string> path = tokenizer_path(loaded);
   if (!path) throw DataError("messages need a model folder with a tokenizer and a chat template");
-  return chat::ChatFormat::of_folder(std::filesystem::path(tokenizer::tokenizer_file_in(*path)).parent_path().string());
+  return chat::ChatFormat::of_folder(std::filesystem::path(tokenizer::tokenizer_file_in(*path)).parent_path().string(),
+                                     loaded.job.data.chat_template);
 }
 
 std::vector<CompiledJob> plans_for_text(LoadedJob& loaded) {

@@ -38,7 +38,8 @@ void tokenize(const LoadedJob& loaded, const CompiledJob* compiled) {
   tokenizing.say = [](const std::string& line) {
     if (speaks()) say("{}\n", line);
   };
-  tokenize_inputs(loaded, compiled, std::move(tokenizing));
+  const std::string rows = tokenize_inputs(loaded, compiled, std::move(tokenizing));
+  if (!rows.empty() && speaks()) say("{}", rows);
 }
 
 }  // namespace

@@ -94,11 +94,50 @@ std::vector<std::int32_t> stop_ids_of_folder(const std::string& folder, const to
   return ids;
 }
 
+std::optional<std::int32_t> end_of_text_of_folder(const std::string& folder,
+                                                  const tokenizer::TextTokenizer& tokenizer) {
+  const auto special = read_special_tokens(folder, read_object(folder + "/tokenizer_config.json"));
+  if (const auto eos = special.find("eos_token"); eos != special.end())
+    if (const std::int32_t id = tokenizer.find(eos->second); id >= 0) return id;
+  std::vector<std::int32_t> ids;
+  for (const char* name : {"/config.json", "/generation_config.json"})
+    take_ids(read_object(folder + name).value("eos_token_id", Json()), ids);
+  return ids.empty() ? std::nullopt : std::optional(ids.front());
+}
+
+std::string facts_of_folder(const std::string& folder, const std::string& file, std::optional<std::tm> today) {
+  std::vector<std::string> files;
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json",
+                           "chat_template.jinja", "chat_template.json"})
+    files.push_back(folder + "/" + name);
+  std::error_code error;
+  std::vector<std::string> named;
+  for (const auto& entry : std::filesystem::directory_iterator(folder + "/chat_templates", error))
+    named.push_back(entry.path().string());
+  std::ranges::sort(named);
+  files.insert(files.end(), named.begin(), named.end());
+  if (!file.empty()) files.push_back(file);
+  std::string facts;
+  for (const std::string& each : files)
+    if (exists(each))
+      facts += std::filesystem::path(each).filename().string() + "\n" + read_text(each, kMaxBytes) + '\0';
+  if (facts.find("strftime_now") == std::string::npos) return facts;
+  const std::time_t now = std::time(nullptr);
+  std::tm day{};
+  if (today)
+    day = *today;
+  else
+    localtime_r(&now, &day);
+  char text[16];
+  return facts.append(text, std::strftime(text, sizeof text, "%Y-%m-%d", &day));
+}
+
 std::shared_ptr<const ChatFormat> ChatFormat::of_folder(const std::string& folder, const std::string& file,
                                                         std::optional<std::tm> today) {
   const Json config = read_object(folder + "/tokenizer_config.json");
   const std::shared_ptr<ChatFormat> out(new ChatFormat);
   out->today_ = today;
+  out->facts_ = facts_of_folder(folder, file, today);
   out->tokenizer_ = tokenizer::TextTokenizer::read(folder);
   auto templates = read_templates(folder, config);
   if (!file.empty()) templates = {{"default", {read_text(file, 8 << 20), file}}};
@@ -116,7 +155,26 @@ std::shared_ptr<const ChatFormat> ChatFormat::of_folder(const std::string& folde
   const auto special = read_special_tokens(folder, config);
   out->special_tokens_.assign(special.begin(), special.end());
   out->stop_ids_ = stop_ids_of_folder(folder, *out->tokenizer_);
+  out->add_end_of_turn();
   return out;
+}
+
+// A template may end turns with another token than the files name, as ChatML on the tokenizer of a base model does.
+void ChatFormat::add_end_of_turn() {
+  Conversation conversation;
+  conversation.add("user", "a");
+  conversation.add("assistant", "b");
+  try {
+    const EncodedChat chat = encode(conversation, TrainOn::assistant);
+    for (std::size_t i = chat.ids.size(); i-- > 0;) {
+      if (!chat.trained[i]) continue;
+      const std::int32_t last = chat.ids[i];
+      if (tokenizer_->is_special(last) && !is_stop(last))
+        stop_ids_.insert(std::ranges::lower_bound(stop_ids_, last), last);
+      return;
+    }
+  } catch (const DataError&) {  // the template wants other conversations
+  }
 }
 
 bool ChatFormat::is_stop(std::int32_t id) const { return std::ranges::binary_search(stop_ids_, id); }

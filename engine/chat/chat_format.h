@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,15 @@ namespace trainer::chat {
 /// The ids that end a text of a model folder, ascending: of generation_config.json, config.json and the tokenizer's
 /// eos_token. Raises DataError for files that are no JSON objects.
 std::vector<std::int32_t> stop_ids_of_folder(const std::string& folder, const tokenizer::TextTokenizer& tokenizer);
+
+/// The id that ends a text by itself, as a document: the tokenizer's eos_token, else the first one of config.json or
+/// generation_config.json; nothing where no file says so.
+std::optional<std::int32_t> end_of_text_of_folder(const std::string& folder, const tokenizer::TextTokenizer& tokenizer);
+
+/// All that encoding by ChatFormat::of_folder with the same arguments depends on besides the tokenizer: the files with
+/// templates and special tokens, and the date where a template writes it. May be long.
+std::string facts_of_folder(const std::string& folder, const std::string& file = {},
+                            std::optional<std::tm> today = std::nullopt);
 
 struct EncodedChat {
   std::vector<std::int32_t> ids;
@@ -46,14 +56,17 @@ class ChatFormat {
   std::vector<std::int32_t> prompt(const Conversation& conversation) const;
   Text prompt_text(const Conversation& conversation) const;
 
-  /// The ids that end an answer, ascending: stop_ids_of_folder.
+  /// The ids that end an answer, ascending: stop_ids_of_folder, and what the template ends the assistant's turn with.
   const std::vector<std::int32_t>& stop_ids() const { return stop_ids_; }
   bool is_stop(std::int32_t id) const;
+  /// facts_of_folder.
+  const std::string& facts() const { return facts_; }
   const tokenizer::TextTokenizer& tokenizer() const { return *tokenizer_; }
   std::shared_ptr<const tokenizer::TextTokenizer> shared_tokenizer() const { return tokenizer_; }
 
  private:
   ChatFormat() = default;
+  void add_end_of_turn();
   const ChatTemplate& template_for(const Conversation& conversation) const;
   RenderOptions options(bool prompt) const;
   tokenizer::Tokens tokens_of(const Text& text, const Conversation& conversation) const;
@@ -63,6 +76,7 @@ class ChatFormat {
   std::vector<std::pair<std::string, std::string>> special_tokens_;
   std::vector<std::int32_t> stop_ids_;
   std::optional<std::tm> today_;
+  std::string facts_;
 };
 
 }  // namespace trainer::chat

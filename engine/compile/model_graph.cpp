@@ -15,6 +15,13 @@ std::map<std::string, Shape> field_shapes(const DataJob& data) {
     case DataFormat::text:
     case DataFormat::tokens:
       return {{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
+    case DataFormat::documents:
+    case DataFormat::chat:
+    case DataFormat::completion: {
+      std::map<std::string, Shape> shapes{{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
+      if (data.packing == Packing::documents) shapes["documents"] = {data.seq_len};
+      return shapes;
+    }
     case DataFormat::table:
       return {{"features", {}}, {"targets", {}}};
     case DataFormat::idx:

@@ -10,6 +10,8 @@
 #include "engine/core/file.h"
 #include "engine/data/files.h"
 #include "engine/data/idx.h"
+#include "engine/data/row_format.h"
+#include "engine/data/row_store.h"
 #include "engine/data/table.h"
 #include "engine/data/tensors.h"
 #include "engine/data/token_stream.h"
@@ -64,14 +66,43 @@ class Part final : public Dataset {
   std::int64_t first_, count_;
 };
 
+// Samples of several datasets with the same fields, one after the other.
+class Joined final : public Dataset {
+ public:
+  explicit Joined(std::vector<std::shared_ptr<const Dataset>> parts) : parts_(std::move(parts)) {
+    for (const auto& part : parts_) ends_.push_back((ends_.empty() ? 0 : ends_.back()) + part->num_samples());
+  }
+  std::int64_t num_samples() const override { return ends_.back(); }
+  const std::vector<SampleField>& fields() const override { return parts_.front()->fields(); }
+  void read(std::int64_t sample, std::span<std::byte* const> out) const override {
+    const auto part = static_cast<std::size_t>(std::ranges::upper_bound(ends_, sample) - ends_.begin());
+    parts_[part]->read(sample - (part == 0 ? 0 : ends_[part - 1]), out);
+  }
+
+ private:
+  std::vector<std::shared_ptr<const Dataset>> parts_;
+  std::vector<std::int64_t> ends_;
+};
+
+std::shared_ptr<const Dataset> joined(std::vector<std::shared_ptr<const Dataset>> parts) {
+  if (parts.size() == 1) return parts.front();
+  return std::make_shared<Joined>(std::move(parts));
+}
+
 // The training part of n things: the first ⌊n·(1 − fraction)⌋, apart from rounding of the product.
 std::int64_t training_part(std::int64_t n, double fraction) {
   return static_cast<std::int64_t>(std::floor(static_cast<double>(n) * (1.0 - fraction) + 1e-6));
 }
 
-constexpr const char *kTrain = "data.train", *kVal = "data.val", *kTokenizer = "data.tokenizer";
+constexpr const char *kTrain = "data.train", *kVal = "data.val", *kTokenizer = "data.tokenizer",
+                     *kTemplate = "data.template";
 
 std::string first_name(const DataFiles& files) { return files.paths.empty() ? files.images : files.paths.front(); }
+
+// The key that names a job's training files, or those of a part of its mix.
+std::string train_key(const DataJob& job, std::size_t part = 0) {
+  return job.mix.empty() ? kTrain : "data.mix[" + std::to_string(part) + "].files";
+}
 
 const DataFiles* val_files(const DataJob& job) { return std::get_if<DataFiles>(&job.val); }
 
@@ -82,7 +113,7 @@ double val_fraction(const DataJob& job) {
 
 // What `open` makes of files; its errors get the key that names them.
 template <typename Open>
-auto at(const char* key, const DataFiles& files, Open&& open) {
+auto at(const std::string& key, const DataFiles& files, Open&& open) {
   try {
     return open(files);
   } catch (const DataError& error) {
@@ -125,7 +156,7 @@ void check_vocabulary(const DataJob& job, const Tokenizer& tokenizer, std::int64
   if (limit == 0 || ids <= limit) return;
   const bool bytes = job.tokenizer == trainer::Tokenizer::bytes, file = job.tokenizer == trainer::Tokenizer::file;
   throw BadData(bytes || file ? kTokenizer : kTrain,
-                (bytes  ? "`tokenizer: bytes` has 256 ids"
+                (bytes  ? "`tokenizer: bytes` has " + std::to_string(ids) + " ids"
                  : file ? job.tokenizer_file + ": has " + std::to_string(ids) + " ids"
                         : first_name(job.train) + ": the text has " + std::to_string(ids) + " distinct characters") +
                     ", the model's vocabulary has " + std::to_string(limit) + " rows; it must have at least " +
@@ -217,6 +248,73 @@ Data open_tensors(const DataJob& job, const GraphInputs& inputs) {
   return data;
 }
 
+// ---- Rows ----
+
+std::shared_ptr<const RowFormat> open_row_format(const DataJob& job) {
+  try {
+    return row_format(job);
+  } catch (const DataError& error) {
+    const bool of_template = !job.chat_template.empty() && std::string(error.what()).starts_with(job.chat_template);
+    throw BadData(of_template ? kTemplate : kTokenizer, error.what());
+  } catch (const IoError& error) {
+    throw UnreadableData(kTokenizer, error.what());
+  }
+}
+
+// The parts of the training rows, or the one that all of them are.
+std::vector<DataFiles> training_files(const DataJob& job) {
+  if (job.mix.empty()) return {job.train};
+  std::vector<DataFiles> parts;
+  for (const MixPart& part : job.mix) parts.push_back({.paths = part.paths, .images = {}, .labels = {}});
+  return parts;
+}
+
+// Rows [first, first + count) as samples. A row that is too long is an error that says where it is.
+std::shared_ptr<const RowSamples> samples_of(const DataJob& job, const DataFiles& files,
+                                             const std::shared_ptr<const RowStore>& rows, std::int64_t first,
+                                             std::int64_t count) {
+  const RowSamples::Options options{job.seq_len, job.packing, job.too_long};
+  auto samples = std::make_shared<RowSamples>(rows, first, count, options);
+  if (const std::int64_t row = samples->first_too_long(); row >= 0)
+    throw DataError(place_of_row(expand_paths(files.paths), row) + ": has " + std::to_string(rows->length(row)) +
+                    " tokens, more than data.seq_len + 1 = " + std::to_string(job.seq_len + 1) +
+                    "; data.too_long: drop, truncate or split says what becomes of such rows");
+  return samples;
+}
+
+Data open_rows_of(const DataJob& job, const GraphInputs& inputs, const Tokenizing& tokenizing) {
+  const std::shared_ptr<const RowFormat> format = open_row_format(job);
+  Data data;
+  data.tokenizer = format->tokenizer();
+  check_vocabulary(job, *data.tokenizer, inputs.id_limit);
+  const std::vector<DataFiles> parts = training_files(job);
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    at(train_key(job, i), parts[i], [&](const DataFiles& files) {
+      const auto rows = encoded_rows(expand_paths(files.paths), *format, tokenizing);
+      const std::int64_t n = rows->num_rows(), part = training_part(n, val_fraction(job));
+      data.train_rows.push_back(samples_of(job, files, rows, 0, part));
+      if (part < n) data.val_rows.push_back(samples_of(job, files, rows, part, n - part));
+      return 0;
+    });
+  if (val_files(job))
+    at(kVal, *val_files(job), [&](const DataFiles& files) {
+      const auto rows = encoded_rows(expand_paths(files.paths), *format, tokenizing);
+      data.val_rows.push_back(samples_of(job, files, rows, 0, rows->num_rows()));
+      return 0;
+    });
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts.size() > 1 && data.train_rows[i]->num_samples() == 0)
+      throw BadData(train_key(job, i), first_name(parts[i]) + ": this part of the mix has no sample");
+    data.parts.push_back({data.train_rows[i]->num_samples(), job.mix.empty() ? 1 : job.mix[i].weight});
+  }
+  data.train = joined({data.train_rows.begin(), data.train_rows.end()});
+  if (!data.val_rows.empty())
+    data.val = joined({data.val_rows.begin(), data.val_rows.end()});
+  else if (job.has_val())
+    throw BadData(kVal, first_name(job.train) + ": too few rows to hold out that part; write a larger `fraction`");
+  return data;
+}
+
 Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids, const Tokenizing& tokenizing) {
   switch (job.format) {
     case DataFormat::text:
@@ -229,15 +327,19 @@ Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check 
       return open_idx(job, inputs);
     case DataFormat::tensors:
       return open_tensors(job, inputs);
+    case DataFormat::documents:
+    case DataFormat::chat:
+    case DataFormat::completion:
+      return open_rows_of(job, inputs, tokenizing);
   }
-  CHECK(false, "a format is one of five");
-  throw;
+  UNREACHABLE("a format is one of those listed");
 }
 
 void check_samples(const DataJob& job, const Data& data) {
-  const std::string need = job.is_text() ? " of seq_len + 1 = " + std::to_string(job.seq_len + 1) + " tokens" : "";
+  const bool windows = job.is_text() && !job.is_rows();
+  const std::string need = windows ? " of seq_len + 1 = " + std::to_string(job.seq_len + 1) + " tokens" : "";
   if (data.train->num_samples() == 0)
-    throw BadData(kTrain, first_name(job.train) + ": the training part has no sample" + need);
+    throw BadData(train_key(job), first_name(job.train) + ": the training part has no sample" + need);
   if (!data.val || data.val->num_samples() > 0) return;
   const bool fraction = !val_files(job);
   throw BadData(kVal, first_name(fraction ? job.train : *val_files(job)) + ": the validation part has no sample" +
@@ -249,19 +351,32 @@ void check_samples(const DataJob& job, const Data& data) {
 Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids, const Tokenizing& tokenizing) {
   Data data = open_format(job, inputs, ids, tokenizing);
   check_samples(job, data);
+  if (data.parts.empty()) data.parts = {{data.train->num_samples(), 1}};
   return data;
 }
 
 bool is_tokenized(const DataJob& job) {
-  return job.format == DataFormat::text && job.tokenizer == trainer::Tokenizer::file;
+  return (job.format == DataFormat::text || job.is_rows()) && job.tokenizer == trainer::Tokenizer::file;
 }
 
-void tokenize_data(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing) {
-  if (!is_tokenized(job)) return;
+bool is_cached(const DataJob& job) { return is_tokenized(job) || job.is_rows(); }
+
+std::string summary_of_rows(const Data& data, std::int64_t seq_len, bool val) {
+  const auto& parts = val ? data.val_rows : data.train_rows;
+  if (parts.empty()) return "";
+  RowCounts sum;
+  for (const auto& part : parts) sum += part->counts();
+  return sum.summary(seq_len);
+}
+
+std::string tokenize_data(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing) {
+  if (!is_cached(job)) return "";
+  if (job.is_rows()) return summary_of_rows(open_rows_of(job, {.id_limit = id_limit}, tokenizing), job.seq_len);
   const std::shared_ptr<const FileTokenizer> file = open_tokenizer(job);
   check_vocabulary(job, *file, id_limit);
   open_both(job,
             [&](const DataFiles& files) { return tokenized_stream(expand_paths(files.paths), *file, tokenizing); });
+  return "";
 }
 
 }  // namespace trainer::data

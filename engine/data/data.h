@@ -11,6 +11,7 @@
 #include "engine/core/error.h"
 #include "engine/data/dataset.h"
 #include "engine/data/id_stream.h"
+#include "engine/data/row_samples.h"
 #include "engine/data/tokenizer.h"
 #include "engine/job/job.h"
 
@@ -25,8 +26,10 @@ struct GraphInputs {
 
 struct Data {
   std::shared_ptr<const Dataset> train;
-  std::shared_ptr<const Dataset> val;          ///< null if there is none
-  std::shared_ptr<const Tokenizer> tokenizer;  ///< of text, else null
+  std::shared_ptr<const Dataset> val;                                       ///< null if there is none
+  std::shared_ptr<const Tokenizer> tokenizer;                               ///< of text, else null
+  std::vector<SamplePart> parts{};                                          ///< of `train`
+  std::vector<std::shared_ptr<const RowSamples>> train_rows{}, val_rows{};  ///< of rows: those of each part
 };
 
 /// A DataError or an IoError of the data that the job names at `key`, as "data.val".
@@ -45,11 +48,17 @@ struct UnreadableData : IoError {
 Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids = IdStream::Check::samples,
                const Tokenizing& tokenizing = {});
 
-/// Whether it is text under a tokenizer.json.
+/// Of rows: what became of them, for people; of other data nothing. `val`: of the validation rows.
+std::string summary_of_rows(const Data& data, std::int64_t seq_len, bool val = false);
+
+/// Whether text becomes ids by a tokenizer.json.
 bool is_tokenized(const DataJob& job);
 
-/// Puts the ids of text under a tokenizer.json into the cache, so that open_data only opens them; of other data
-/// nothing. `id_limit` as in GraphInputs. Raises what open_data raises.
-void tokenize_data(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing);
+/// Whether its ids are made once, for the cache: text under a tokenizer.json, and rows.
+bool is_cached(const DataJob& job);
+
+/// Puts the ids of text and rows into the cache, so that open_data only opens them; of data that has no such step
+/// nothing. `id_limit` as in GraphInputs. Gives summary_of_rows. Raises what open_data raises.
+std::string tokenize_data(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing);
 
 }  // namespace trainer::data

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "engine/chat/chat_format.h"
 #include "engine/core/file.h"
 #include "engine/data/files.h"
+#include "engine/data/row_format.h"
 
 // The hash is compiled in.
 #define XXH_INLINE_ALL
@@ -97,6 +99,10 @@ std::string difference(const Json& saved, const Json& now) {
 std::string fingerprint(const DataJob& job) {
   Json json{{"train", json_of(paths_of(job.train))}};
   if (const auto* val = std::get_if<DataFiles>(&job.val)) json["val"] = json_of(paths_of(*val));
+  if (job.format == DataFormat::chat) {
+    const std::string facts = chat::facts_of_folder(folder_of_tokenizer(job), job.chat_template);
+    json["template"] = {{"hash", hex(XXH3_128bits(facts.data(), facts.size()))}};
+  }
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -109,6 +115,10 @@ std::vector<std::string> fingerprint_differences(const std::string& saved, const
     if (!text(from, "hash").empty() && text(from, "hash") == text(to, "hash")) continue;
     differences.push_back(fmt::format("data.{}: {}", part, difference(from, to)));
   }
+  const Json from = member(before, "template"), to = member(after, "template");
+  if (!from.is_null() && !to.is_null() && text(from, "hash") != text(to, "hash"))
+    differences.emplace_back(
+        "data.template: the chat template, its special tokens, or the date that it writes is another one");
   return differences;
 }
 

@@ -32,9 +32,6 @@ Hash128 hash_of(std::string_view text);
 inline constexpr std::int64_t kSettledSeconds = 60;
 Hash128 content_hash(const DataFile& file, const std::string& folder, std::int64_t settled_s = kSettledSeconds);
 
-/// Takes ids, in order.
-using TakeIds = std::function<void(std::span<const std::int32_t>)>;
-
 /// The ids that `make` gives, from the cache if it has them: memory-mapped, and checked once. `make` is called under
 /// the file's lock. Ids are below `limit`. Raises IoError where the cache cannot be written, and what `make` raises.
 std::shared_ptr<const TokenStream> cached_ids(const std::string& folder, const Hash128& key, std::int64_t limit,

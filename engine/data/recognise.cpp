@@ -88,6 +88,10 @@ std::string advice_for(DataFormat format) {
       return "`format: idx` reads MNIST's files of images and labels";
     case DataFormat::tensors:
       return "`format: tensors` reads safetensors files";
+    case DataFormat::documents:
+    case DataFormat::chat:
+    case DataFormat::completion:
+      return "rows are read from JSONL and Parquet";
   }
   return "";
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,12 @@ struct Tokenizing {
   std::function<void(std::int64_t done, std::int64_t all)> progress{};  ///< bytes of text
   std::function<void(const std::string&)> say{};                        ///< of waiting, and of a damaged cache
 };
+
+/// Takes ids, in order.
+using TakeIds = std::function<void(std::span<const std::int32_t>)>;
+
+/// The ids that `make` gives, held in memory.
+std::shared_ptr<const TokenStream> ids_in_memory(const std::function<void(const TakeIds&)>& make);
 
 /// Text under a tokenizer.json, each file a text of its own: all is encoded here, if the cache does not have its ids.
 /// Raises DataError at text that is not UTF-8, IoError where the cache cannot be written.

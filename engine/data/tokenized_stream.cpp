@@ -130,6 +130,13 @@ Hash128 key_of(const Corpus& corpus, const FileTokenizer& tokenizer, const std::
 
 }  // namespace
 
+std::shared_ptr<const TokenStream> ids_in_memory(const std::function<void(const TakeIds&)>& make) {
+  Ids ids;
+  make([&](std::span<const std::int32_t> part) { ids.insert(ids.end(), part.begin(), part.end()); });
+  ids.shrink_to_fit();
+  return std::make_shared<IdsInMemory>(std::move(ids));
+}
+
 std::shared_ptr<const TokenStream> tokenized_stream(const std::vector<std::string>& paths,
                                                     const FileTokenizer& tokenizer, const Tokenizing& options) {
   const Corpus corpus(paths);
@@ -138,10 +145,7 @@ std::shared_ptr<const TokenStream> tokenized_stream(const std::vector<std::strin
   if (!options.cache.empty())
     return cached_ids(options.cache, key_of(corpus, tokenizer, options.cache), tokenizer.vocab_size(), encode_into,
                       options.say);
-  Ids ids;
-  encode_into([&](std::span<const std::int32_t> part) { ids.insert(ids.end(), part.begin(), part.end()); });
-  ids.shrink_to_fit();
-  return std::make_shared<IdsInMemory>(std::move(ids));
+  return ids_in_memory(encode_into);
 }
 
 }  // namespace trainer::data

@@ -32,12 +32,12 @@ bool is_file(const std::string& path) {
   return fs::is_regular_file(path, error);
 }
 
-/// Names of the models that came with the program.
-std::vector<std::string> installed_models(const std::string& configs_dir) {
+/// Names of the files of a kind that came with the program.
+std::vector<std::string> installed(const std::string& folder, const char* extension) {
   std::vector<std::string> names;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(configs_dir) / "models", error))
-    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+    if (entry.path().extension() == extension) names.push_back(entry.path().stem().string());
   std::ranges::sort(names);
   return names;
 }
@@ -64,7 +64,7 @@ std::string find_graph(Values& v, const LoadOptions& options, std::vector<Diagno
   Diagnostic mistake = node.at("model.graph", "no such file; looked for " + tried);
   mistake.value = node.brief();
   const std::vector<std::string> models =
-      options.configs_dir.empty() ? std::vector<std::string>() : installed_models(options.configs_dir);
+      options.configs_dir.empty() ? std::vector<std::string>() : installed(options.configs_dir + "/models", ".yaml");
   mistake.suggestion = nearest(file.stem().string(), std::vector<std::string_view>(models.begin(), models.end()));
   if (!mistake.suggestion.empty()) mistake.suggestion = "models/" + mistake.suggestion + ".yaml";
   if (!models.empty())
@@ -196,9 +196,8 @@ DataFiles bind_files(Values& v, const std::string& path) {
   return {.paths = {}, .images = *v.file(path + ".images"), .labels = *v.file(path + ".labels")};
 }
 
-/// Of `fields`: names of tensors by those of inputs.
-std::map<std::string, std::string> bind_tensor_fields(Values& v) {
-  const std::string prefix = "data.fields.";
+/// Words by words: those of `data.fields`, of `data.roles`.
+std::map<std::string, std::string> bind_words(Values& v, const std::string& prefix) {
   std::map<std::string, std::string> out;
   for (const std::string& path : v.checked().order)
     if (path.starts_with(prefix)) out[path.substr(prefix.size())] = v.text(path);
@@ -215,7 +214,7 @@ void bind_tokenizer(Values& v, DataJob& data, std::vector<Diagnostic>& mistakes)
     data.tokenizer = Tokenizer::file;
     if (of_folder) {
       data.tokenizer_file = *v.file("model.from");
-    } else {
+    } else if (value.from != Setting::From::otherwise) {  // else the rules have told it
       mistakes.push_back(value.node.at("data.tokenizer", "the tokenizer of a model folder, but there is no model.from",
                                        "bytes, chars, or the path of a tokenizer.json"));
       mistakes.back().value = "auto";
@@ -228,10 +227,48 @@ void bind_tokenizer(Values& v, DataJob& data, std::vector<Diagnostic>& mistakes)
   if (!is_word) data.tokenizer_file = *v.file("data.tokenizer");
 }
 
-DataJob bind_data(Values& v, std::vector<Diagnostic>& mistakes) {
+void bind_mix(Values& v, DataJob& data) {
+  for (std::string at = "data.mix[0]"; v.is_section(at); at = fmt::format("data.mix[{}]", data.mix.size())) {
+    data.mix.push_back({v.files(at + ".files"), v.number(at + ".weight")});
+    const std::vector<std::string>& paths = data.mix.back().paths;
+    data.train.paths.insert(data.train.paths.end(), paths.begin(), paths.end());
+  }
+}
+
+/// A name of a template is one that came with the program; a path is a file.
+std::string find_template(Values& v, const LoadOptions& options, std::vector<Diagnostic>& mistakes) {
+  const std::string written = v.text("data.template"), here = *v.file("data.template");
+  if (!options.check_files || is_file(here)) return here;
+  const bool is_name = !fs::path(written).has_parent_path() && !fs::path(written).has_extension();
+  const std::string folder = options.configs_dir.empty() ? "" : options.configs_dir + "/templates";
+  if (is_name && !folder.empty())
+    if (const std::string there = folder + "/" + written + ".jinja"; is_file(there)) return there;
+  const std::vector<std::string> names = installed(folder, ".jinja");
+  const yaml::Node& node = v.node("data.template");
+  mistakes.push_back(
+      node.at("data.template", "no such file; looked for " + here,
+              fmt::format("auto, a path, or a template that came with trainer: {}", fmt::join(names, ", "))));
+  mistakes.back().value = node.brief();
+  mistakes.back().suggestion = nearest(written, std::vector<std::string_view>(names.begin(), names.end()));
+  return here;
+}
+
+/// What only samples of rows and tensors have.
+void bind_rows(Values& v, const LoadOptions& options, DataJob& data, std::vector<Diagnostic>& mistakes) {
+  data.fields = bind_words(v, "data.fields.");
+  data.roles = bind_words(v, "data.roles.");
+  if (v.has("data.train_on")) data.train_on = v.word<TrainOn>("data.train_on");
+  if (v.has("data.template") && !v.is("data.template", "auto"))
+    data.chat_template = find_template(v, options, mistakes);
+  if (v.has("data.packing")) data.packing = v.word<Packing>("data.packing");
+  if (v.has("data.too_long")) data.too_long = v.word<TooLong>("data.too_long");
+}
+
+DataJob bind_data(Values& v, const LoadOptions& options, std::vector<Diagnostic>& mistakes) {
   DataJob data;
   data.format = v.word<DataFormat>("data.format");
-  data.train = bind_files(v, "data.train");
+  if (v.has("data.train") || v.is_section("data.train")) data.train = bind_files(v, "data.train");
+  bind_mix(v, data);
   if (v.has("data.val.fraction")) {
     data.val = v.number("data.val.fraction");
   } else if (v.is_section("data.val") || !v.node("data.val").is_null()) {
@@ -241,7 +278,7 @@ DataJob bind_data(Values& v, std::vector<Diagnostic>& mistakes) {
   if (v.has("data.token_type") && !v.is("data.token_type", "auto"))
     data.token_type = v.word<TokenType>("data.token_type");
   if (v.has("data.seq_len")) data.seq_len = v.integer("data.seq_len");
-  data.fields = bind_tensor_fields(v);
+  bind_rows(v, options, data, mistakes);
   if (v.has("data.target")) {
     if (v.node("data.target").as_number()) {
       data.target = v.integer("data.target");
@@ -255,12 +292,12 @@ DataJob bind_data(Values& v, std::vector<Diagnostic>& mistakes) {
 }
 
 /// Of data with a mistake in it, what says how samples look.
-DataJob bind_samples(Values& v, std::vector<Diagnostic>& mistakes) {
+DataJob bind_samples(Values& v, const LoadOptions& options, std::vector<Diagnostic>& mistakes) {
   DataJob data;
   if (v.has("data.format")) data.format = v.word<DataFormat>("data.format");
   bind_tokenizer(v, data, mistakes);
   if (v.has("data.seq_len")) data.seq_len = v.integer("data.seq_len");
-  data.fields = bind_tensor_fields(v);
+  bind_rows(v, options, data, mistakes);
   return data;
 }
 
@@ -524,7 +561,7 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   job.model = bind_model(v, options, mistakes);
   if (v.right("adapter")) job.adapter = bind_adapter(v, job.model.folder, mistakes);
   if (!v.checked().doubtful.contains("trainable")) job.trainable = bind_trainable(v);
-  job.data = v.right("data") ? bind_data(v, mistakes) : bind_samples(v, mistakes);
+  job.data = v.right("data") ? bind_data(v, options, mistakes) : bind_samples(v, options, mistakes);
   if (v.right("train")) job.train = bind_train(v);
   if (v.right("eval") && !v.node("eval.every").is_null()) job.eval = bind_eval(v);
   if (v.right("precision")) job.precision = bind_precision(v);

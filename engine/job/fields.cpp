@@ -148,6 +148,71 @@ Form fraction() {
                  "fraction");
 }
 
+Form field_names(std::initializer_list<std::string_view> names) {
+  Fields fields;
+  for (const std::string_view name : names)
+    fields.push_back(extra(name, "The member of a row that this is.", {text()}));
+  return section(std::move(fields));
+}
+
+/// Of the formats whose files hold rows.
+Fields rows() {
+  const Words formats{"documents", "chat", "completion"};
+  const std::string_view fields = "Members of a row by what they are, where they have other names.";
+  const std::string_view tokenizer =
+      "auto: the tokenizer.json of the model folder, which is the default of a job with model.from. A path: a "
+      "tokenizer.json, or a folder with one. bytes: ids 0 to 255, and 256 at the end of a text.";
+  const std::string_view train_on =
+      "The tokens that count as targets: what the assistant says, its last turn, the completion, or all.";
+  return {
+      extra("train", "Training rows: a path, a glob or a list of them; JSONL, plain, .gz or .zst, or Parquet.",
+            {text(), paths()})
+          .when("format", formats),
+      extra("mix", "In place of train: parts with the share of samples that each is. Their order is keyed by the seed.",
+            {list(section({required("files", "Training rows: a path, a glob or a list of them.", {text(), paths()}),
+                           optional("weight", "Samples of the part, as a share of the sum of weights.", {positive()},
+                                    "1.0")}),
+                  1)})
+          .when("format", formats),
+      optional("val", "Held-out rows: a fraction of the training rows, or files.",
+               {null(), fraction(), text(), paths()}, "null")
+          .when("format", formats),
+      optional("fields", fields, {field_names({"text"})}, "{}").when("format", {"documents"}),
+      optional("fields", fields,
+               {field_names({"messages", "role", "content", "tools", "instruction", "input", "output", "system"})},
+               "{}")
+          .when("format", {"chat"}),
+      optional("fields", fields, {field_names({"prompt", "completion"})}, "{}").when("format", {"completion"}),
+      optional("roles", "Roles by the words that the rows have for them, as {human: user, gpt: assistant}.",
+               {map({text()})}, "{}")
+          .when("format", {"chat"}),
+      optional("tokenizer", tokenizer, {word({"auto", "bytes"}), path(".json")}, "bytes")
+          .when("format", {"documents", "completion"}),
+      optional("tokenizer", "auto: that of the model folder. A path: a tokenizer.json, or a folder with one.",
+               {word({"auto"}), path(".json")}, "auto")
+          .when("format", {"chat"}),
+      optional(
+          "template",
+          "auto: the chat template beside the tokenizer. A path: a Jinja file. A name: one that came with trainer.",
+          {text()}, "auto")
+          .when("format", {"chat"}),
+      optional("train_on", train_on, {word({"assistant", "last", "all"})}, "assistant").when("format", {"chat"}),
+      optional("train_on", train_on, {word({"completion", "all"})}, "completion").when("format", {"completion"}),
+      optional(
+          "packing",
+          "none: a row a sample, and padding. documents: as many rows as fit, each with attention and positions of "
+          "its own.",
+          {word(words<Packing>())}, "none")
+          .when("format", formats),
+      optional(
+          "too_long",
+          "Of a row that is longer than a sample: error; drop leaves it out; truncate keeps its first tokens; split "
+          "makes several of it.",
+          {word(words<TooLong>())}, "error")
+          .when("format", formats),
+  };
+}
+
 Fields data() {
   const std::vector<std::string_view> files{"text", "tokens", "table", "tensors"};
   const std::string_view train =
@@ -155,10 +220,12 @@ Fields data() {
   const std::string_view val = "Held-out samples: a fraction of the training samples, or files.";
   const std::string_view format =
       "text: files as they are. tokens: token ids as a flat file, an .npy array or an llm.c file. table: CSV. idx: "
-      "MNIST's files. tensors: safetensors files, of whose tensors each is a field of all samples.";
+      "MNIST's files. tensors: safetensors files, of whose tensors each is a field of all samples. documents: rows of "
+      "text, each ended by the end-of-text token. chat: rows of messages. completion: rows of a prompt and what "
+      "follows.";
   const std::string_view target =
       "The column to predict: its name in the header, or its number; negative numbers count from the last.";
-  return {
+  Fields fields{
       required("format", format, {word(words<DataFormat>())}),
       required("train", train, {text(), paths()}).when("format", files),
       required("train", train, {idx_files()}).when("format", {"idx"}),
@@ -176,7 +243,7 @@ Fields data() {
                {word(with_auto(words<TokenType>()))}, "auto")
           .when("format", {"tokens"}),
       optional("seq_len", "Tokens of one sample; of tensors, what a graph means by seq.", {integer(1, kMostSeq)}, "256")
-          .when("format", {"text", "tokens", "tensors"}),
+          .when("format", {"text", "tokens", "tensors", "documents", "chat", "completion"}),
       optional(
           "fields",
           "Names of tensors by the inputs of the graph that they are; without it all that the graph needs, under its "
@@ -191,6 +258,9 @@ Fields data() {
                "true: each epoch is a permutation keyed by (seed, epoch). false: consecutive samples, in order.",
                {flag()}, "true"),
   };
+  const Fields of_rows = rows();
+  fields.insert(fields.begin() + 1, of_rows.begin(), of_rows.end());
+  return fields;
 }
 
 Fields optimizer(std::vector<std::string_view> names) {

@@ -56,10 +56,17 @@ struct AdapterJob {
       from{};  ///< a checkpoint of an adapter, a folder of PEFT or a .safetensors file, to start from
 };
 
-enum class DataFormat : std::uint8_t { text, tokens, table, idx, tensors };
+enum class DataFormat : std::uint8_t { text, tokens, table, idx, tensors, documents, chat, completion };
 enum class Tokenizer : std::uint8_t { bytes, chars, file };
 enum class TokenType : std::uint8_t { u16, u32 };
 enum class Normalize : std::uint8_t { none, standard };
+/// Which ids of a row count as targets: of chat the assistant's turns or the last of them, of completion the
+/// completion; or all.
+enum class TrainOn : std::uint8_t { assistant, last, completion, all };
+/// documents: a sample holds as many rows as fit; each attends to itself only, and its positions begin at 0.
+enum class Packing : std::uint8_t { none, documents };
+/// What becomes of a row that is longer than a sample.
+enum class TooLong : std::uint8_t { error, drop, truncate, split };
 
 /// Where samples are: files (paths or globs), or of `idx` one file of images and one of labels.
 struct DataFiles {
@@ -67,24 +74,41 @@ struct DataFiles {
   std::string images, labels;
 };
 
+/// A part of a mix: of every batch its share is weight / the sum of weights.
+struct MixPart {
+  std::vector<std::string> paths;
+  double weight = 1;
+};
+
 struct DataJob {
   DataFormat format = DataFormat::text;
-  DataFiles train;
+  DataFiles train;             ///< of a mix the files of all parts
+  std::vector<MixPart> mix{};  ///< of rows; empty: `train` is one part
   /// Held-out samples: none, the last fraction of `train` (0 < f < 1), or files.
   std::variant<std::monostate, double, DataFiles> val;
-  Tokenizer tokenizer = Tokenizer::bytes;  ///< text
+  Tokenizer tokenizer = Tokenizer::bytes;  ///< text, rows
   std::string tokenizer_file;              ///< of Tokenizer::file: a tokenizer.json, or a folder with one
   std::optional<TokenType> token_type;     ///< tokens; none: what the file's header says, else u16
-  std::int64_t seq_len = 256;              ///< text, tokens, tensors
+  std::int64_t seq_len = 256;              ///< text, tokens, tensors, rows
   /// tensors: the field of a sample that each input of the graph is; empty: those that it needs, under its own names.
+  /// Rows: the member of a row that each part is, where it has another name (engine/data/row_format.h).
   std::map<std::string, std::string> fields{};
+  std::map<std::string, std::string> roles{};  ///< chat: the role that a word of the rows means
+  TrainOn train_on = TrainOn::all;             ///< chat, completion
+  std::string chat_template{};                 ///< chat: a file; empty: the template beside the tokenizer
+  Packing packing = Packing::none;             ///< rows
+  TooLong too_long = TooLong::error;           ///< rows
   std::variant<std::int64_t, std::string> target =
       std::int64_t{-1};                   ///< table: column number (negative from the end) or name
   Normalize normalize = Normalize::none;  ///< table
   bool shuffle = true;
 
-  /// Whether samples are windows of seq_len tokens.
-  bool is_text() const { return format == DataFormat::text || format == DataFormat::tokens; }
+  /// Whether the files hold rows, each a text of its own.
+  bool is_rows() const {
+    return format == DataFormat::documents || format == DataFormat::chat || format == DataFormat::completion;
+  }
+  /// Whether samples are seq_len tokens, and the targets the tokens that follow them.
+  bool is_text() const { return format == DataFormat::text || format == DataFormat::tokens || is_rows(); }
   bool has_val() const { return !std::holds_alternative<std::monostate>(val); }
 };
 
@@ -232,6 +256,9 @@ ValueNames<DataFormat> names_of(DataFormat);
 ValueNames<Tokenizer> names_of(Tokenizer);
 ValueNames<TokenType> names_of(TokenType);
 ValueNames<Normalize> names_of(Normalize);
+ValueNames<TrainOn> names_of(TrainOn);
+ValueNames<Packing> names_of(Packing);
+ValueNames<TooLong> names_of(TooLong);
 ValueNames<OptimizerName> names_of(OptimizerName);
 ValueNames<Decay> names_of(Decay);
 ValueNames<States> names_of(States);

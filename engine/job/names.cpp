@@ -6,11 +6,21 @@ namespace trainer {
 ValueNames<AdapterKind> names_of(AdapterKind) { return {{AdapterKind::lora, "lora"}}; }
 ValueNames<DataFormat> names_of(DataFormat) {
   using enum DataFormat;
-  return {{text, "text"}, {tokens, "tokens"}, {table, "table"}, {idx, "idx"}, {tensors, "tensors"}};
+  return {{text, "text"},       {tokens, "tokens"},       {table, "table"}, {idx, "idx"},
+          {tensors, "tensors"}, {documents, "documents"}, {chat, "chat"},   {completion, "completion"}};
 }
 ValueNames<Tokenizer> names_of(Tokenizer) { return {{Tokenizer::bytes, "bytes"}, {Tokenizer::chars, "chars"}}; }
 ValueNames<TokenType> names_of(TokenType) { return {{TokenType::u16, "u16"}, {TokenType::u32, "u32"}}; }
 ValueNames<Normalize> names_of(Normalize) { return {{Normalize::none, "none"}, {Normalize::standard, "standard"}}; }
+ValueNames<TrainOn> names_of(TrainOn) {
+  using enum TrainOn;
+  return {{assistant, "assistant"}, {last, "last"}, {completion, "completion"}, {all, "all"}};
+}
+ValueNames<Packing> names_of(Packing) { return {{Packing::none, "none"}, {Packing::documents, "documents"}}; }
+ValueNames<TooLong> names_of(TooLong) {
+  using enum TooLong;
+  return {{error, "error"}, {drop, "drop"}, {truncate, "truncate"}, {split, "split"}};
+}
 ValueNames<OptimizerName> names_of(OptimizerName) {
   using enum OptimizerName;
   return {{sgd, "sgd"}, {adam, "adam"}, {adamw, "adamw"}, {lion, "lion"}, {muon, "muon"}};

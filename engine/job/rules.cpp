@@ -92,6 +92,7 @@ class Rules {
     excluded();
     profile();
     model();
+    training_rows();
     adapter();
     return std::move(mistakes_);
   }
@@ -356,6 +357,19 @@ class Rules {
     const bool loads = has("model.from") && text("model.weights") == "load";
     if (loads && !checked_.node("model.init_from").is_null() && from("model.init_from") != Setting::From::command_line)
       add("model.init_from", "the weights are those of model.from", "only where model.weights is random");
+  }
+
+  void training_rows() {
+    const std::string_view format = text("data.format");
+    if (format != "documents" && format != "chat" && format != "completion") return;
+    const bool train = checked_.find("data.train") != nullptr, mix = checked_.sections.contains("data.mix[0]");
+    if (!train && !mix && !checked_.doubtful.contains("data"))
+      add("data.train", "missing", "a path, a glob or a list of them; or `mix`: parts with weights");
+    const CheckedValue* tokenizer = checked_.find("data.tokenizer");
+    if (format == "chat" && tokenizer != nullptr && tokenizer->from == Setting::From::otherwise &&
+        checked_.find("model.from") == nullptr && !checked_.doubtful.contains("model"))
+      add("data.tokenizer", "missing", "the path of a tokenizer.json, or of a folder with one; or model.from");
+    if (train && mix) add("data.mix", "the training rows are those of data.train", "one of the two");
   }
 
   void adapter() {

@@ -1,6 +1,8 @@
 // Parts of the data are looked at one by one only where something is wrong: data that is right is read once.
 #include "engine/train/check_files.h"
 
+#include <sstream>
+
 #include "engine/core/error.h"
 #include "engine/data/files.h"
 #include "engine/train/base.h"
@@ -23,7 +25,7 @@ class Checker {
       attempt("adapter.from", [&] { check_first_weights(loaded_, compiled_, "adapter.from"); });
     const DataJob& job = loaded_.job.data;
     const auto* val = std::get_if<DataFiles>(&job.val);
-    const bool train_there = names_files("data.train", job.train), val_there = !val || names_files("data.val", *val);
+    const bool train_there = names_training_files(job), val_there = !val || names_files("data.val", *val);
     if (train_there && val_there) {
       open_all(job);
     } else if (train_there) {
@@ -44,7 +46,10 @@ class Checker {
       action();
       return true;
     } catch (const DataError& error) {
-      problems_.diagnostics.push_back(about_files(loaded_, key, error.what()));
+      const bool rows = loaded_.job.data.is_rows() && key.starts_with("data.");  // a mistake on each line
+      std::istringstream lines(error.what());
+      for (std::string line; std::getline(lines, line, rows ? '\n' : '\0');)
+        problems_.diagnostics.push_back(about_files(loaded_, key, line));
     } catch (const IoError& error) {
       problems_.diagnostics.push_back(about_files(loaded_, key, error.what()));
       problems_.unreadable = true;
@@ -56,6 +61,14 @@ class Checker {
   bool names_files(const std::string& key, const DataFiles& files) {
     bool good = true;
     for (const std::string& path : files.paths) good = attempt(key, [&] { data::expand_paths({path}); }) && good;
+    return good;
+  }
+
+  bool names_training_files(const DataJob& job) {
+    if (job.mix.empty()) return names_files("data.train", job.train);
+    bool good = true;
+    for (std::size_t i = 0; i < job.mix.size(); ++i)
+      good = names_files("data.mix[" + std::to_string(i) + "].files", {job.mix[i].paths, {}, {}}) && good;
     return good;
   }
 
@@ -78,6 +91,7 @@ class Checker {
   void open_val_alone(const DataJob& job, const DataFiles& val) {
     DataJob alone = job;
     alone.train = val;
+    alone.mix.clear();
     alone.val = std::monostate();
     open("data.val", alone);
   }

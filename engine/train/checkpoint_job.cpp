@@ -10,6 +10,7 @@
 #include "engine/checkpoint/folder_files.h"
 #include "engine/core/error.h"
 #include "engine/core/file.h"
+#include "engine/data/data.h"
 #include "engine/job/yaml.h"
 #include "engine/tokenizer/text_tokenizer.h"
 #include "engine/train/saved_facts.h"
@@ -20,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Names in a checkpoint. The tokenizer of data whose model folder has another one gets a name of its own.
-constexpr std::string_view kGraph = "graph.yaml", kTokenizer = "tokenizer.json", kOfData = "data_tokenizer.json";
+constexpr std::string_view kGraph = "graph.yaml", kTokenizer = "tokenizer.json", kOfData = "data_tokenizer.json",
+                           kTemplate = "chat_template.jinja";
 
 /// Sections that say what the model is and what it reads.
 constexpr std::array<std::string_view, 5> kKept{"seed", "model", "trainable", "adapter", "data"};
@@ -37,6 +39,8 @@ std::string quoted(const std::string& text) {
   node.quoted = true;
   return node.flow();
 }
+
+bool is_named(const std::string& path, std::string_view name) { return fs::path(path).filename() == name; }
 
 bool is_tokenizer_file(const std::string& value) {
   return value != "auto" && value != name_of(Tokenizer::bytes) && value != name_of(Tokenizer::chars);
@@ -61,6 +65,8 @@ std::vector<Setting> settings_of(const checkpoint::Checkpoint& checkpoint, const
       add(path, quoted(std::string(kGraph)));
     else if (path == "data.tokenizer" && is_tokenizer_file(value) && holds(kTokenizer))
       add(path, quoted(std::string(holds(kOfData) ? kOfData : kTokenizer)));
+    else if (path == "data.template" && value != "auto" && holds(kTemplate))
+      add(path, "auto");
     else
       add(path, value);
     if (path == "model.graph" || path == "model.from")
@@ -95,16 +101,29 @@ checkpoint::Checkpoint open_newest(const std::string& path) {
 void carry_model(checkpoint::Store& store, const Job& job) {
   const ModelJob& model = job.model;
   const std::string of_folder = model.folder ? model.folder->path + "/" + std::string(kTokenizer) : "";
-  if (model.folder)
-    store.carry(checkpoint::files_beside_weights(model.folder->path));
-  else if (!model.inline_graph)
+  const std::string& own_template = job.data.chat_template;
+  if (model.folder) {
+    std::vector<std::string> files = checkpoint::files_beside_weights(model.folder->path);
+    if (!own_template.empty()) std::erase_if(files, [](const std::string& file) { return is_named(file, kTemplate); });
+    store.carry(files);
+  } else if (!model.inline_graph) {
     store.carry_as(model.graph, std::string(kGraph));
-  if (job.data.format != DataFormat::text || job.data.tokenizer != Tokenizer::file) return;
+  }
+  if (!own_template.empty()) store.carry_as(own_template, std::string(kTemplate));
+  if (!data::is_tokenized(job.data)) return;
   const std::string file = tokenizer::tokenizer_file_in(job.data.tokenizer_file);
   const bool has_one = model.folder && exists(of_folder);
   std::error_code error;
-  if (!has_one || !fs::equivalent(file, of_folder, error))
-    store.carry_as(file, std::string(has_one ? kOfData : kTokenizer));
+  if (has_one && fs::equivalent(file, of_folder, error)) return;
+  store.carry_as(file, std::string(has_one ? kOfData : kTokenizer));
+  if (model.folder) return;
+  // The special tokens and the chat template of a tokenizer whose model is a graph file.
+  std::vector<std::string> files = checkpoint::files_beside_weights(fs::path(file).parent_path().string());
+  std::erase_if(files, [&](const std::string& each) {
+    return is_named(each, kTokenizer) || is_named(each, "config.json") ||
+           (!own_template.empty() && is_named(each, kTemplate));
+  });
+  store.carry(files);
 }
 
 bool is_checkpoint(const std::string& path) {

@@ -21,7 +21,7 @@ struct Row {
 // The longest prefix counts. Files and graphs are compared by their contents (kDataFiles, kGraph), not by where they
 // are.
 constexpr std::string_view kGraph = "model.graph.contents", kDataFiles = "data.train.contents",
-                           kAlphabet = "data.tokenizer.alphabet";
+                           kTemplate = "data.template.contents", kAlphabet = "data.tokenizer.alphabet";
 constexpr Row kTable[] = {
     {"name", {Change::output}},
     {"seed", {Change::never, "seed"}},
@@ -36,6 +36,8 @@ constexpr Row kTable[] = {
     {"data", {Change::never, "data"}},
     {"data.train", {Change::output}},
     {kDataFiles, {Change::never, "data"}},
+    {"data.template", {Change::output}},
+    {kTemplate, {Change::never, "data"}},
     {"data.val", {Change::training}},
     {"data.val.fraction", {Change::never, "data"}},
     {"data.tokenizer", {Change::never, "tokenizer"}},
@@ -251,6 +253,7 @@ class Comparison {
     if (path == "adapter" || (other_adapter_ && path.starts_with("adapter."))) return true;
     // Tokenizers are compared by what they are: `auto` and the path of the same file are the same.
     if (path == "data.tokenizer") return !before_.tokenizer.empty() && before_.tokenizer == after_.tokenizer;
+    if (path.starts_with("data.mix[") && path.find(".files") != std::string::npos) return true;  // by their contents
     if (other_adapter_ && path == "trainable") return after_.job->defaults.contains(path);
     return optimizers_ && !optimizers_->empty() && names_optimizer(path);
   }
@@ -266,10 +269,12 @@ class Comparison {
   void data_files() {
     if (before_.job->data.empty()) return;
     for (const std::string& sentence : data::fingerprint_differences(before_.job->data, after_.job->data)) {
-      const bool train = sentence.starts_with("data.train");
       const std::size_t colon = sentence.find(": ");
-      found_.push_back({train ? "data.train" : "data.val", "", "", change_rule(train ? kDataFiles : "data.val"),
-                        colon == std::string::npos ? sentence : sentence.substr(colon + 2)});
+      const std::string path = sentence.substr(0, colon);
+      const std::string_view rule = path == "data.train"      ? kDataFiles
+                                    : path == "data.template" ? kTemplate
+                                                              : "data.val";
+      found_.push_back({path, "", "", change_rule(rule), sentence.substr(colon + 2)});
     }
   }
 

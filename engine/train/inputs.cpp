@@ -6,6 +6,7 @@
 
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/core/printable.h"
 #include "engine/data/id_cache.h"
 #include "engine/train/evaluation.h"
 
@@ -20,15 +21,27 @@ DType dtype_of_field(const Plan& plan, std::string_view name) {
   return DType::i32;
 }
 
+// The mistakes in the files that `key` names, of which `what` has one on each line.
+std::string told(const LoadedJob& loaded, const std::string& key, std::string_view what) {
+  const std::size_t end = std::min(what.find('\n'), what.size());
+  std::string text = about_files(loaded, key, std::string(what.substr(0, end))).str();
+  for (std::size_t at = end; at < what.size();) {
+    const std::size_t next = std::min(what.find('\n', at + 1), what.size());
+    text += "\n  " + printable(what.substr(at + 1, next - at - 1));
+    at = next;
+  }
+  return text;
+}
+
 // What `open` gives; its errors say where the job names the data.
 template <typename Open>
 auto located(const LoadedJob& loaded, Open&& open) {
   try {
     return open();
   } catch (const data::BadData& error) {
-    throw DataError(about_files(loaded, error.key, error.what()).str());
+    throw DataError(told(loaded, error.key, error.what()));
   } catch (const data::UnreadableData& error) {
-    throw IoError(about_files(loaded, error.key, error.what()).str());
+    throw IoError(told(loaded, error.key, error.what()));
   }
 }
 
@@ -81,7 +94,7 @@ std::vector<Diagnostic> too_few_samples(const LoadedJob& loaded, const CompiledJ
 }
 
 std::string cache_for(const DataJob& job, const std::function<void(const std::string&)>& say) {
-  if (!data::is_tokenized(job)) return "";
+  if (!data::is_cached(job)) return "";
   const std::string folder = environment::cache_folder();
   if (folder.empty() || environment::value_of(environment::kCache)) return folder;
   try {
@@ -104,11 +117,17 @@ data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled) {
   });
 }
 
-void tokenize_inputs(const LoadedJob& loaded, const CompiledJob* compiled, data::Tokenizing tokenizing) {
+data::Data open_samples(const LoadedJob& loaded, data::Tokenizing tokenizing) {
   tokenizing.cache = cache_for(loaded.job.data, tokenizing.say);
-  if (tokenizing.cache.empty()) return;
+  return located(loaded,
+                 [&] { return data::open_data(loaded.job.data, {}, data::IdStream::Check::samples, tokenizing); });
+}
+
+std::string tokenize_inputs(const LoadedJob& loaded, const CompiledJob* compiled, data::Tokenizing tokenizing) {
+  tokenizing.cache = cache_for(loaded.job.data, tokenizing.say);
+  if (tokenizing.cache.empty()) return "";
   const std::int64_t id_limit = compiled == nullptr ? 0 : graph_inputs(loaded.job, *compiled).id_limit;
-  located(loaded, [&] { data::tokenize_data(loaded.job.data, id_limit, tokenizing); });
+  return located(loaded, [&] { return data::tokenize_data(loaded.job.data, id_limit, tokenizing); });
 }
 
 BatchBinder::BatchBinder(Executor& executor, const MeshPoint& point, const data::Dataset& dataset, std::int32_t program,

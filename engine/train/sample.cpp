@@ -25,6 +25,9 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, con
   switch (loaded.job.data.format) {
     case DataFormat::tokens:
       return std::make_shared<data::NumbersTokenizer>(*compiled.classes);
+    case DataFormat::documents:
+    case DataFormat::chat:
+    case DataFormat::completion:
     case DataFormat::text:
       if (loaded.job.data.tokenizer == Tokenizer::bytes) return std::make_shared<data::BytesTokenizer>();
       if (loaded.job.data.tokenizer == Tokenizer::file)
@@ -35,7 +38,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, con
     case DataFormat::tensors:
       break;
   }
-  throw DataError("sampling needs a job of `format: text` or `format: tokens`; this one has `format: " +
+  throw DataError("sampling needs a job whose data is text or tokens; this one has `format: " +
                   std::string(name_of(loaded.job.data.format)) + "`");
 }
 

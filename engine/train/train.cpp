@@ -148,7 +148,7 @@ class RankLoop {
     take_over();
     const BatchShape& batch = run_.compiled.batch;
     data::Loader loader(
-        run_.data.train, data::SampleOrder(run_.data.train->num_samples(), batch.global, job_.data.shuffle, job_.seed),
+        run_.data.train, data::SampleOrder(run_.data.parts, batch.global, job_.data.shuffle, job_.seed),
         data::share_of(run_.compiled.plan.mesh.index(rank_, kBatchAxes), batch.data_ranks, batch.global), next_batch_);
     if (leads_) run_.report.startup_ms = milliseconds(Clock::now() - run_.options.process_start);
     const std::int64_t first = step_;

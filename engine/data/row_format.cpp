@@ -1,0 +1,295 @@
+// The three formats. Text becomes ids with the special tokens that the tokenizer adds to a text (as a first one), and
+// ends with the end-of-text token; special tokens that are written in a row are text.
+#include "engine/data/row_format.h"
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/chat/chat_format.h"
+#include "engine/core/check.h"
+#include "engine/core/error.h"
+#include "engine/core/file.h"
+#include "engine/tokenizer/text_tokenizer.h"
+
+namespace trainer::data {
+namespace {
+
+using Json = nlohmann::ordered_json;  // templates see members in the order of the row
+
+std::string named(const DataJob& job, const std::string& what) {
+  const auto found = job.fields.find(what);
+  return found == job.fields.end() ? what : found->second;
+}
+
+/// "messages, tools and id": what the row has instead.
+std::string members_of(const Json& row) {
+  std::string out;
+  std::size_t left = row.size();
+  for (const auto& [name, value] : row.items()) {
+    out += (out.empty() ? "" : left == 1 ? " and " : ", ") + ("\"" + name + "\"");
+    --left;
+  }
+  return out.empty() ? "nothing" : out;
+}
+
+Json object_of(const std::string& row) {
+  Json json = Json::parse(row, nullptr, false);
+  if (json.is_discarded()) throw DataError("no JSON");
+  if (!json.is_object()) throw DataError("a row is a JSON object");
+  return json;
+}
+
+[[noreturn]] void missing(const Json& row, const std::string& what, const std::string& name) {
+  throw DataError("has no \"" + name + "\": it has " + members_of(row) + "; data.fields says where a row has its " +
+                  what);
+}
+
+const std::string& text_at(const Json& row, const DataJob& job, const std::string& what) {
+  const std::string name = named(job, what);
+  const auto found = row.find(name);
+  if (found == row.end()) missing(row, what, name);
+  if (!found->is_string()) throw DataError("\"" + name + "\" is no string");
+  return found->get_ref<const std::string&>();
+}
+
+/// `tokenizer: bytes` with an id behind the bytes, which ends a text.
+class BytesAndEnd final : public Tokenizer {
+ public:
+  static constexpr std::int32_t kEnd = 256;
+
+  std::int64_t vocab_size() const override { return kEnd + 1; }
+  std::vector<std::int32_t> encode(std::string_view text) const override { return bytes_.encode(text); }
+  std::string decode(std::span<const std::int32_t> ids) const override {
+    std::vector<std::int32_t> bytes;
+    for (const std::int32_t id : ids)
+      if (id != kEnd) bytes.push_back(id);
+    return bytes_.decode(bytes);
+  }
+  std::string json() const override { return bytes_.json(); }
+
+ private:
+  BytesTokenizer bytes_;
+};
+
+/// Of text: ids, the first byte of each, and an end-of-text token behind them.
+class TextToIds {
+ public:
+  explicit TextToIds(const DataJob& job) {
+    if (job.tokenizer == trainer::Tokenizer::bytes) {
+      tokenizer_ = std::make_shared<BytesAndEnd>();
+      end_ = BytesAndEnd::kEnd;
+      return;
+    }
+    file_ = std::make_shared<FileTokenizer>(job.tokenizer_file);
+    tokenizer_ = file_;
+    const std::string folder = folder_of_tokenizer(job);
+    const std::optional<std::int32_t> end = chat::end_of_text_of_folder(folder, file_->text_tokenizer());
+    if (!end)
+      throw DataError(folder +
+                      ": nothing says which token ends a text: neither \"eos_token\" of tokenizer_config.json nor "
+                      "\"eos_token_id\" of config.json or generation_config.json");
+    end_ = *end;
+  }
+
+  /// `first_bytes`: of each id, the first byte of the text that it stands for.
+  std::vector<std::int32_t> ids(const std::string& text, std::vector<std::uint32_t>* first_bytes = nullptr) const {
+    std::vector<std::int32_t> ids;
+    if (!file_) {
+      ids = tokenizer_->encode(text);
+      for (std::size_t i = 0; first_bytes && i < ids.size(); ++i) first_bytes->push_back(static_cast<std::uint32_t>(i));
+    } else {
+      tokenizer::Tokens tokens = file_->text_tokenizer().encode(
+          text, {.special = true, .ranges = first_bytes != nullptr, .plain = {.all = true}});
+      ids = std::move(tokens.ids);
+      if (first_bytes)
+        for (const tokenizer::SourceRange& range : tokens.ranges) first_bytes->push_back(range.begin);
+    }
+    const bool ended = !ids.empty() && ids.back() == end_;  // the tokenizer adds it
+    if (!ended) ids.push_back(end_);
+    if (first_bytes) {
+      first_bytes->resize(ids.size());
+      first_bytes->back() = static_cast<std::uint32_t>(text.size());
+    }
+    return ids;
+  }
+
+  std::string facts() const { return tokenizer_->json() + " end " + std::to_string(end_); }
+  const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
+
+ private:
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<const FileTokenizer> file_;  // null: bytes
+  std::int32_t end_ = 0;
+};
+
+class OfText : public RowFormat {
+ public:
+  explicit OfText(const DataJob& job) : job_(job), text_(job) {}
+
+  std::int64_t vocab_size() const override { return text_.tokenizer()->vocab_size(); }
+  std::shared_ptr<const Tokenizer> tokenizer() const override { return text_.tokenizer(); }
+
+ protected:
+  std::string facts_of(const std::string& format) const {
+    std::string facts = "rows of " + format + "\n" + text_.facts();
+    for (const auto& [what, name] : job_.fields) facts += "\n" + what + " is " + name;
+    return facts;
+  }
+
+  const DataJob job_;
+  const TextToIds text_;
+};
+
+class Documents final : public OfText {
+ public:
+  using OfText::OfText;
+
+  EncodedRow encode(const std::string& row) const override {
+    const Json json = object_of(row);
+    EncodedRow out{text_.ids(text_at(json, job_, "text")), {}};
+    if (out.ids.size() < 2) throw DataError("its text is empty");
+    out.trained.assign(out.ids.size(), true);
+    out.trained.front() = false;
+    return out;
+  }
+  std::string facts() const override { return facts_of("documents"); }
+};
+
+/// Prompt and completion are one text. An id belongs to the part in which its first byte is.
+class Completions final : public OfText {
+ public:
+  using OfText::OfText;
+
+  EncodedRow encode(const std::string& row) const override {
+    const Json json = object_of(row);
+    const std::string& prompt = text_at(json, job_, "prompt");
+    std::vector<std::uint32_t> first_bytes;
+    EncodedRow out{text_.ids(prompt + text_at(json, job_, "completion"), &first_bytes), {}};
+    if (out.ids.size() < 2) throw DataError("its prompt and completion are empty");
+    const bool all = job_.train_on == TrainOn::all;
+    for (const std::uint32_t first : first_bytes) out.trained.push_back(all || first >= prompt.size());
+    out.trained.front() = false;
+    return out;
+  }
+  std::string facts() const override {
+    return facts_of("completions") + "\ntrains " + std::string(name_of(job_.train_on));
+  }
+};
+
+class Chats final : public RowFormat {
+ public:
+  explicit Chats(const DataJob& job)
+      : job_(job),
+        format_(chat::ChatFormat::of_folder(folder_of_tokenizer(job), job.chat_template)),
+        tokenizer_(std::make_shared<FileTokenizer>(job.tokenizer_file)) {}
+
+  EncodedRow encode(const std::string& row) const override {
+    const chat::TrainOn train_on = job_.train_on == TrainOn::last  ? chat::TrainOn::last
+                                   : job_.train_on == TrainOn::all ? chat::TrainOn::all
+                                                                   : chat::TrainOn::assistant;
+    chat::EncodedChat chat = format_->encode(chat::Conversation::parse(conversation_of(row)), train_on);
+    if (chat.ids.size() < 2) throw DataError("the chat template writes nothing for it");
+    chat.trained.front() = false;
+    if (std::ranges::find(chat.trained, true) == chat.trained.end())
+      throw DataError(job_.train_on == TrainOn::last ? "has nothing to train: its last message is not the assistant's"
+                                                     : "has nothing to train: no message is the assistant's");
+    return {std::move(chat.ids), std::move(chat.trained)};
+  }
+
+  std::string facts() const override {
+    std::string facts =
+        "chats\n" + tokenizer_->json() + "\n" + format_->facts() + "\ntrains " + std::string(name_of(job_.train_on));
+    for (const auto& [what, name] : job_.fields) facts += "\n" + what + " is " + name;
+    for (const auto& [word, role] : job_.roles) facts += "\nrole " + word + " is " + role;
+    return facts;
+  }
+  std::int64_t vocab_size() const override { return tokenizer_->vocab_size(); }
+  std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
+
+ private:
+  /// The row as a conversation has it: {"messages": [{"role", "content", …}, …], …}.
+  std::string conversation_of(const std::string& row) const {
+    Json json = object_of(row);
+    if (job_.fields.contains("instruction")) return of_instruction(json).dump();
+    const std::string name = named(job_, "messages");
+    const auto messages = json.find(name);
+    if (messages == json.end()) missing(json, "messages", name);
+    if (!messages->is_array() || messages->empty()) throw DataError("\"" + name + "\" is no list of messages");
+    Json out = Json::object();
+    out["messages"] = Json::array();
+    for (std::size_t i = 0; i < messages->size(); ++i) out["messages"].push_back(message_of((*messages)[i], i));
+    for (const char* more : {"tools", "documents", "chat_template_kwargs"})
+      if (const auto found = json.find(named(job_, more)); found != json.end()) out[more] = std::move(*found);
+    return out.dump();
+  }
+
+  /// Under the names and roles that templates know; all other members stay.
+  Json message_of(const Json& message, std::size_t index) const {
+    const auto fail = [&](const std::string& what) {
+      throw DataError("message " + std::to_string(index + 1) + " " + what);
+    };
+    if (!message.is_object()) fail("is no object");
+    Json out = Json::object();
+    for (const char* what : {"role", "content"})
+      if (const auto found = message.find(named(job_, what)); found != message.end()) out[what] = *found;
+    if (!out.contains("role") || !out["role"].is_string())
+      fail("has no \"" + named(job_, "role") + "\": it has " + members_of(message) +
+           "; data.fields says where a message has its role and content");
+    if (!out.contains("content") && !message.contains("tool_calls"))
+      fail("has no \"" + named(job_, "content") + "\": it has " + members_of(message) +
+           "; data.fields says where a message has its role and content");
+    const std::string role = out["role"];
+    if (const auto known = job_.roles.find(role); known != job_.roles.end())
+      out["role"] = known->second;
+    else if (!job_.roles.empty() && !kRoles.contains(role))
+      fail("has the role \"" + role + "\", which data.roles does not list");
+    for (const auto& [name, value] : message.items())
+      if (!out.contains(name) && name != named(job_, "role") && name != named(job_, "content")) out[name] = value;
+    return out;
+  }
+
+  /// Alpaca's rows: an instruction, perhaps with an input, and the output.
+  Json of_instruction(const Json& row) const {
+    Json messages = Json::array();
+    const auto optional = [&](const char* what) -> std::string {
+      if (!job_.fields.contains(what)) return "";
+      const auto found = row.find(named(job_, what));
+      if (found == row.end() || found->is_null()) return "";
+      if (!found->is_string()) throw DataError("\"" + named(job_, what) + "\" is no string");
+      return found->get<std::string>();
+    };
+    if (const std::string system = optional("system"); !system.empty())
+      messages.push_back({{"role", "system"}, {"content", system}});
+    const std::string input = optional("input");
+    messages.push_back(
+        {{"role", "user"}, {"content", text_at(row, job_, "instruction") + (input.empty() ? "" : "\n" + input)}});
+    messages.push_back({{"role", "assistant"}, {"content", text_at(row, job_, "output")}});
+    return {{"messages", std::move(messages)}};
+  }
+
+  static inline const std::set<std::string> kRoles{"system", "developer", "user", "assistant", "tool"};
+
+  const DataJob job_;
+  const std::shared_ptr<const chat::ChatFormat> format_;
+  const std::shared_ptr<const FileTokenizer> tokenizer_;
+};
+
+}  // namespace
+
+std::string folder_of_tokenizer(const DataJob& job) {
+  const std::string file = tokenizer::tokenizer_file_in(job.tokenizer_file);
+  const std::string folder = std::filesystem::path(file).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+std::shared_ptr<const RowFormat> row_format(const DataJob& job) {
+  CHECK(job.is_rows(), "the format has rows");
+  if (job.format == DataFormat::chat) return std::make_shared<Chats>(job);
+  if (job.format == DataFormat::completion) return std::make_shared<Completions>(job);
+  return std::make_shared<Documents>(job);
+}
+
+}  // namespace trainer::data

@@ -1,0 +1,40 @@
+// RowFormat: a row of JSON to ids, and which of them count as targets. One for each of `documents`, `chat` and
+// `completion`; all of them are pure functions of the row, so rows are encoded once, on any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/data/tokenizer.h"
+#include "engine/job/job.h"
+
+namespace trainer::data {
+
+struct EncodedRow {
+  std::vector<std::int32_t> ids;
+  std::vector<bool> trained;  ///< of each id; the first one is never a target
+};
+
+class RowFormat {
+ public:
+  virtual ~RowFormat() = default;
+
+  /// Raises DataError, without the row's place, for a row that lacks what is asked, and for one that trains nothing.
+  virtual EncodedRow encode(const std::string& row) const = 0;
+  /// All that ids and targets depend on besides the row: where this differs, they may.
+  virtual std::string facts() const = 0;
+  /// Ids are below this.
+  virtual std::int64_t vocab_size() const = 0;
+  /// To show ids as text.
+  virtual std::shared_ptr<const Tokenizer> tokenizer() const = 0;
+};
+
+/// REQUIRES: job.is_rows(). Raises DataError and IoError for tokenizers and templates that cannot be used.
+std::shared_ptr<const RowFormat> row_format(const DataJob& job);
+
+/// The folder whose chat template and special tokens belong to the tokenizer of a job. REQUIRES: it is a file.
+std::string folder_of_tokenizer(const DataJob& job);
+
+}  // namespace trainer::data

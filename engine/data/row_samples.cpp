@@ -1,0 +1,169 @@
+// How rows are cut to samples, packed and read.
+#include "engine/data/row_samples.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <numeric>
+
+#include "engine/core/amounts.h"
+#include "engine/core/check.h"
+
+namespace trainer::data {
+
+RowSamples::RowSamples(std::shared_ptr<const RowStore> rows, std::int64_t first, std::int64_t count,
+                       const Options& options)
+    : rows_(std::move(rows)), seq_len_(options.seq_len) {
+  CHECK(first >= 0 && first + count <= rows_->num_rows(), "rows of the store");
+  const Shape shape{seq_len_};
+  fields_ = {{"tokens", DType::i32, shape}, {"targets", DType::i32, shape}};
+  if (options.packing == Packing::documents) fields_.push_back({"documents", DType::i32, shape});
+  counts_.rows = count;
+  for (std::int64_t row = first; row < first + count; ++row) cut(row, options);
+  if (options.packing == Packing::documents) {
+    pack();
+  } else {
+    begins_.resize(segments_.size() + 1);
+    std::iota(begins_.begin(), begins_.end(), std::size_t{0});
+  }
+  counts_.samples = num_samples();
+}
+
+void RowSamples::cut(std::int64_t row, const Options& options) {
+  const std::int64_t length = rows_->length(row), start = rows_->start(row), room = seq_len_ + 1;
+  counts_.ids += length;
+  if (length <= room) return add(row, start, length, false);
+  switch (options.too_long) {
+    case TooLong::error:
+      if (first_too_long_ < 0) first_too_long_ = row;
+      return;
+    case TooLong::drop:
+      ++counts_.dropped;
+      return;
+    case TooLong::truncate:
+      ++counts_.truncated;
+      return add(row, start, room, true);
+    case TooLong::split:
+      ++counts_.split;
+      // The last target of a piece is the first input of the next.
+      for (std::int64_t at = 0; at + 1 < length; at += seq_len_)
+        add(row, start + at, std::min(room, length - at), true);
+      return;
+  }
+}
+
+// A part of a row may have nothing to train.
+void RowSamples::add(std::int64_t row, std::int64_t first, std::int64_t count, bool cut) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+  std::vector<std::uint8_t> trained(ids.size());
+  rows_->read(first, count, ids.data(), trained.data());
+  const std::int64_t targets = std::count(trained.begin() + 1, trained.end(), 1);
+  if (targets == 0 && cut) {
+    ++counts_.without_targets;
+    return;
+  }
+  counts_.targets += targets;
+  counts_.held += count;
+  segments_.push_back({first, count, row});
+}
+
+void RowSamples::pack() {
+  std::vector<std::int64_t> sizes;
+  for (const Segment& segment : segments_) sizes.push_back(segment.count);
+  const std::vector<std::int64_t> bins = packed(sizes, seq_len_ + 1);
+  std::vector<std::size_t> order(segments_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return bins[a] < bins[b]; });
+  std::vector<Segment> sorted;
+  for (const std::size_t i : order) {
+    if (sorted.empty() || bins[i] != bins[order[sorted.size() - 1]]) begins_.push_back(sorted.size());
+    sorted.push_back(segments_[i]);
+  }
+  begins_.push_back(sorted.size());
+  segments_ = std::move(sorted);
+}
+
+std::span<const Segment> RowSamples::segments(std::int64_t sample) const {
+  const auto at = static_cast<std::size_t>(sample);
+  return std::span(segments_).subspan(begins_[at], begins_[at + 1] - begins_[at]);
+}
+
+void RowSamples::read(std::int64_t sample, std::span<std::byte* const> out) const {
+  const auto room = static_cast<std::size_t>(seq_len_ + 1);
+  std::vector<std::int32_t> ids(room, 0), documents(room, kPadding);
+  std::vector<std::uint8_t> trained(room, 0);
+  std::size_t at = 0;
+  std::int32_t document = 0;
+  for (const Segment& segment : segments(sample)) {
+    const auto count = static_cast<std::size_t>(segment.count);
+    rows_->read(segment.first, segment.count, ids.data() + at, trained.data() + at);
+    trained[at] = 0;  // the id before it is another row's
+    std::fill_n(documents.begin() + static_cast<std::ptrdiff_t>(at), count, document++);
+    at += count;
+  }
+  const auto put = [&](std::size_t field, auto&& value) {
+    auto* values = reinterpret_cast<std::int32_t*>(out[field]);
+    for (std::size_t i = 0; i + 1 < room; ++i) values[i] = value(i);
+  };
+  put(0, [&](std::size_t i) { return ids[i]; });
+  put(1, [&](std::size_t i) { return trained[i + 1] ? ids[i + 1] : kIgnored; });
+  if (fields_.size() > 2) put(2, [&](std::size_t i) { return documents[i]; });
+}
+
+RowCounts& RowCounts::operator+=(const RowCounts& other) {
+  rows += other.rows, ids += other.ids;
+  dropped += other.dropped, truncated += other.truncated, split += other.split;
+  without_targets += other.without_targets;
+  samples += other.samples, held += other.held, targets += other.targets;
+  return *this;
+}
+
+std::string RowCounts::summary(std::int64_t seq_len) const {
+  std::string text = "rows: " + grouped(rows) + " of " + grouped(ids) + " tokens";
+  const auto count = [&](std::int64_t n, const char* what) {
+    if (n > 0) text += "; " + grouped(n) + " " + what;
+  };
+  count(dropped, "too long and dropped");
+  count(truncated, "truncated");
+  count(split, "split");
+  count(without_targets, "of the parts left out: nothing in them is trained");
+  const std::int64_t room = samples * (seq_len + 1);
+  const double padding = room > 0 ? 100.0 * static_cast<double>(room - held) / static_cast<double>(room) : 0;
+  char share[16];
+  std::snprintf(share, sizeof share, "%.1f", padding);
+  return text + "\nsamples: " + grouped(samples) + " of " + grouped(seq_len) + " tokens; " + grouped(targets) +
+         " targets, " + share + "% padding\n";
+}
+
+std::vector<std::int64_t> packed(std::span<const std::int64_t> sizes, std::int64_t room) {
+  std::vector<std::size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return sizes[a] > sizes[b]; });
+  std::map<std::int64_t, std::vector<std::int64_t>> by_room;  // bins that have room left
+  std::vector<std::int64_t> bin_of(sizes.size());
+  std::int64_t num_bins = 0;
+  for (const std::size_t i : order) {
+    CHECK(sizes[i] >= 1 && sizes[i] <= room, "each fits into a bin");
+    std::int64_t bin = num_bins, left = room;
+    if (const auto fits = by_room.lower_bound(sizes[i]); fits != by_room.end()) {
+      left = fits->first;
+      bin = fits->second.back();
+      fits->second.pop_back();
+      if (fits->second.empty()) by_room.erase(fits);
+    } else {
+      ++num_bins;
+    }
+    bin_of[i] = bin;
+    if (left > sizes[i]) by_room[left - sizes[i]].push_back(bin);
+  }
+  std::vector<std::int64_t> number(static_cast<std::size_t>(num_bins), -1);
+  std::int64_t next = 0;
+  for (std::int64_t& bin : bin_of) {
+    std::int64_t& its = number[static_cast<std::size_t>(bin)];
+    if (its < 0) its = next++;
+    bin = its;
+  }
+  return bin_of;
+}
+
+}  // namespace trainer::data

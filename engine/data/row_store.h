@@ -1,0 +1,43 @@
+// RowStore: all rows of a list of files, as ids and targets. Files are read and encoded once, into the cache of ids
+// (id_cache.h) where there is one; then any part of any row can be read, and lengths are known.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/data/row_format.h"
+#include "engine/data/token_stream.h"
+
+namespace trainer::data {
+
+class RowStore {
+ public:
+  /// Codes as encoded_rows makes them.
+  explicit RowStore(std::shared_ptr<const TokenStream> codes);
+
+  std::int64_t num_rows() const { return static_cast<std::int64_t>(starts_.size()) - 1; }
+  std::int64_t num_ids() const { return starts_.back(); }
+  std::int64_t length(std::int64_t row) const { return start(row + 1) - start(row); }
+  /// The row's first id among the ids of all rows.
+  std::int64_t start(std::int64_t row) const { return starts_[static_cast<std::size_t>(row)]; }
+
+  /// Ids [first, first + count) of all rows, and 1 for each that is a target, else 0. Any number of threads.
+  void read(std::int64_t first, std::int64_t count, std::int32_t* ids, std::uint8_t* trained) const;
+
+ private:
+  std::shared_ptr<const TokenStream> codes_;
+  std::vector<std::int64_t> starts_;  // of each row, and the end
+};
+
+/// The rows of files, in order. Raises DataError that names all mistakes in rows, each with its place, up to ten of
+/// them; DataError and IoError for files that cannot be read.
+std::shared_ptr<const RowStore> encoded_rows(const std::vector<std::string>& paths, const RowFormat& format,
+                                             const Tokenizing& options);
+
+/// "path:12": where a row of the files is. It reads them up to there.
+std::string place_of_row(const std::vector<std::string>& paths, std::int64_t row);
+
+}  // namespace trainer::data
