@@ -20,6 +20,7 @@
 #include "engine/job/expression.h"
 #include "engine/job/nearest_numbers.h"
 #include "engine/job/unsupported.h"
+#include "engine/transform/position_wise.h"
 #include "engine/transform/transform.h"
 
 namespace trainer {
@@ -93,7 +94,7 @@ class ModelCheck {
       if (of_param(mistake)) given_.with.erase(mistake.path.substr(mistake.path.rfind('.') + 1));
     params_ = params_ && std::ranges::none_of(found_, of_param);
     for (const Diagnostic& mistake : found_) {
-      if (mistake.severity == Diagnostic::Severity::warning) {
+      if (mistake.severity == Diagnostic::Severity::warning || mistake.path == "data.packing") {
         out.push_back(mistake);
         continue;
       }
@@ -114,9 +115,13 @@ class ModelCheck {
     options.any_fields = options.any_fields || given.any_fields;
     if (given.any_fields) options.field_shapes.clear();
     set_length(options, given.seq_len);
+    if (is_packed(given) && !reads_documents())
+      return {loaded_.at("data.packing", "the graph has no input `documents`, by which packed rows stay apart",
+                         "none; or a graph whose attention and positions read `documents`")};
     try {
       const Graph graph = read_graph(tree_, given.with, options);
       std::vector<Diagnostic> wrong = vocabulary(graph, given);
+      if (wrong.empty()) wrong = joins_documents(graph, given);
       return wrong.empty() ? sees_its_targets(graph, given) : wrong;
     } catch (const JobError& error) {
       return error.diagnostics();
@@ -150,6 +155,30 @@ class ModelCheck {
       return {mistake};
     }
     return {};
+  }
+
+  bool is_packed(const Given& given) const { return job_.data.packing == Packing::documents && !given.any_fields; }
+
+  bool reads_documents() const {
+    const yaml::Node* inputs = tree_.find("inputs");
+    return inputs != nullptr && inputs->is_mapping() && inputs->find("documents") != nullptr;
+  }
+
+  /// Where documents of a packed row would see each other, or go on counting positions.
+  std::vector<Diagnostic> joins_documents(const Graph& graph, const Given& given) const {
+    if (!is_packed(given)) return {};
+    const auto within = [](const Node& node) {
+      return node.op == Op::document_positions || node.op == Op::cross_entropy ||
+             (node.op == Op::attention && flag(node, "by_document"));
+    };
+    const Node* meeting = where_positions_meet(graph, within);
+    const auto counts_on = std::ranges::find_if(graph.nodes, [](const Node& node) { return node.op == Op::positions; });
+    if (meeting == nullptr && counts_on == graph.nodes.end()) return {};
+    const Node& node = meeting != nullptr ? *meeting : *counts_on;
+    return {loaded_.at("data.packing",
+                       meeting != nullptr ? "`" + node.name + "` of the graph works across the documents of a row"
+                                          : "`" + node.name + "` of the graph counts on from one document to the next",
+                       "none; or a graph in which it reads `documents: documents`")};
   }
 
   /// The targets of text are the tokens one place on: attention that is not causal reads them off its input.

@@ -1,14 +1,14 @@
-// Three passes: what works on each position by itself is told by the ops' own sharding rules (a dim that may be cut
-// over ranks holds independent parts); attention and positions are rewritten; the logits are narrowed to one token.
+// Three passes: what works across positions is refused; attention and positions are rewritten; the logits are narrowed
+// to one token.
 #include "engine/transform/cached.h"
 
 #include <algorithm>
 
 #include "engine/core/check.h"
 #include "engine/core/op_record.h"
-#include "engine/ops/op_def.h"
 #include "engine/ops/refuse.h"
 #include "engine/ops/unpack_attention.h"
+#include "engine/transform/position_wise.h"
 #include "engine/transform/prune.h"
 
 namespace trainer {
@@ -22,36 +22,11 @@ std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 bool is_causal(const Node& node) { return node.op == Op::attention && flag(node, "causal"); }
 
-// ---- Which nodes work position by position -------------------------------------------------------------------------
-
-/// How outputs lie if the inputs are cut by positions; nothing where positions meet.
-std::optional<std::vector<Placement>> placed(const Graph& graph, const Node& node, const std::vector<Placement>& in) {
-  if (node.op == Op::positions) return std::vector{Placement::shard(0)};
-  const bool cut = std::ranges::any_of(in, [](const Placement& one) { return !one.is_replicate(); });
-  if (!cut) return std::vector(node.outputs.size(), Placement::replicate());
-  if (is_causal(node)) {
-    const bool alike = std::ranges::all_of(in, [](const Placement& one) { return one == Placement::shard(1); });
-    if (alike) return std::vector{Placement::shard(1), Placement::shard(2)};
-    return {};
-  }
-  auto out = definition(node.op).shard(graph, node, in);
-  if (out && std::ranges::any_of(*out, [](const Placement& one) { return one.is_partial(); })) return {};
-  return out;
-}
-
 void expect_independent(const Graph& whole) {
-  std::vector<Placement> of(whole.values.size(), Placement::replicate());
-  for (ValueId input : whole.inputs)
-    if (whole.value(input).shape().rank() > 1) of[at(input)] = Placement::shard(1);
-  for (const Node& node : whole.nodes) {
-    std::vector<Placement> in;
-    for (ValueId input : node.inputs) in.push_back(of[at(input)]);
-    const auto out = placed(whole, node, in);
-    if (!out && node.op == Op::attention)
-      fail(node, "this attention is not causal, or not over the text's own positions");
-    if (!out) fail(node, std::string(name_of(node.op)) + " works across positions");
-    for (std::size_t i = 0; i < node.outputs.size(); ++i) of[at(node.outputs[i])] = (*out)[i];
-  }
+  const Node* node = where_positions_meet(whole, is_causal);
+  if (node == nullptr) return;
+  if (node->op == Op::attention) fail(*node, "this attention is not causal, or not over the text's own positions");
+  fail(*node, std::string(name_of(node->op)) + " works across positions");
 }
 
 // ---- States and positions ------------------------------------------------------------------------------------------

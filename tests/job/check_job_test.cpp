@@ -52,6 +52,37 @@ void check_place(const Diagnostic& one, const std::string& path, int line) {
 
 TEST_CASE("a job that is right has nothing said of it") { CHECK(told(Job{}).empty()); }
 
+TEST_CASE("packed rows need a graph that keeps documents apart") {
+  const std::string data = "{format: documents, train: rows.jsonl, seq_len: 64, packing: documents}";
+  const std::string with = "{layers: 2, heads: 4, dim: 64, vocab: 300, context: 128}";
+  CHECK(told({.with = with, .data = data}).empty());
+  const std::string inputs =
+      "name: own\ninputs:\n  tokens: {dtype: i32, shape: [batch, seq]}\n  targets: {dtype: i32, shape: [batch, seq]}\n";
+  const std::string documents = "  documents: {dtype: i32, shape: [batch, seq]}\n";
+  const auto nodes = [](const std::string& attention, const std::string& positions) {
+    return "nodes:\n  - {name: wte, op: embedding, input: tokens, rows: 300, dim: 16}\n  - {name: wpe, op: positions, "
+           "rows: "
+           "64, dim: 16" +
+           positions + "}\n  - {name: h, op: add, input: [wte, wpe]}\n  - {name: qkv, op: linear, out: 48}\n" +
+           "  - {name: core, op: attention, heads: 2, causal: true" + attention +
+           "}\n  - {name: head, op: linear, out: 300}\n  - {name: loss, op: cross_entropy, input: [head, "
+           "targets]}\noutputs: {loss: loss, logits: head}\n";
+  };
+  const std::string by = ", documents: documents";
+  const auto wrong = [&](const std::string& graph) {
+    const std::vector<Diagnostic> found =
+        told({.with = "{}", .graph = "own.yaml", .data = data}, {{"own.yaml", graph}});
+    REQUIRE(found.size() == 1);
+    check_place(found[0], "data.packing", 4);
+    return found[0].message;
+  };
+  CHECK(told({.with = "{}", .graph = "own.yaml", .data = data}, {{"own.yaml", inputs + documents + nodes(by, by)}})
+            .empty());
+  CHECK(contains(wrong(inputs + nodes("", "")), "no input `documents`"));
+  CHECK(contains(wrong(inputs + documents + nodes("", by)), "`core` of the graph works across the documents"));
+  CHECK(contains(wrong(inputs + documents + nodes(by, "")), "`wpe` of the graph counts on from one document"));
+}
+
 TEST_CASE("heads that do not divide are told at the job's line, with heads that do and the place in the graph") {
   const std::vector<Diagnostic> found = told({.with = "{layers: 2, heads: 5, dim: 64, vocab: 256, context: 128}"});
   REQUIRE(found.size() == 1);
