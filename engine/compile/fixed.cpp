@@ -96,7 +96,7 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
 }
 
 // What a rank runs in a step is numbered in 32 bits (engine/run/places.h): half of that, as these are nodes of the
-// graph and transfers come on top. What a plan lists, because no loop stands for it, takes a kilobyte each.
+// graph and transfers come on top. What a plan lists, because no loops stand for it, takes a kilobyte each.
 constexpr std::int64_t kMostOfStage = 1'000'000'000, kMostListed = 8'000'000;
 
 // Tokens of a prompt that are worked on at once: enough for products at their full rate, few enough that a short prompt
@@ -281,7 +281,7 @@ class Compilation {
             : nullptr;
     AssembleOptions options = options_of(graphs, batch, data, compression.get());
     if (graphs.train)
-      check_length(*graphs.train, batch, shortest_list(options.schedule, batch.micro_batches), kMostListed);
+      options.on_list = [&](int micro_batches) { check_length(*graphs.train, batch, micro_batches, kMostListed); };
 
     CompiledJob result;
     result.plan = assemble(options);

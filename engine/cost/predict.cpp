@@ -60,7 +60,8 @@ class Clockmaker {
 std::int32_t passes_of(const Plan& plan, ProgramKind program) {
   std::int32_t passes = 1;
   for (const Role& role : plan.roles)
-    if (const Program* const found = role.program(program)) passes = std::max(passes, found->loop.times);
+    if (const Program* const found = role.program(program))
+      passes = std::max(passes, found->repeats() ? found->loops.front().times : 1);
   return passes;
 }
 
@@ -79,8 +80,8 @@ Prediction played(const Plan& plan, const CostModel& model, ProgramKind program,
 // Passes between the two plays. The first ones still show how the pipeline filled; later ones may take turns.
 constexpr std::int32_t kPasses = 4;
 
-// What a loop takes, from a play of kPasses passes and one of twice as many: every further pass takes as long as the
-// mean of the last.
+// What loops take, from a play of kPasses passes over each and one of twice as many: every further pass takes as long
+// as the mean of the last.
 class Extrapolation {
  public:
   explicit Extrapolation(std::int32_t passes) : further_(passes - 2 * kPasses) {}

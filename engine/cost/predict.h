@@ -57,10 +57,10 @@ struct Prediction {
   std::vector<CommunicationTime> communication;  ///< of the slowest role, the most exposed first
   std::vector<KernelTime> kernels;               ///< of the slowest role, the longest first
   std::vector<std::vector<Span>>
-      spans;  ///< [role][instruction of the program]; of a program with a loop none: play the unrolled plan
+      spans;  ///< [role][instruction of the program]; of a program with loops none: play the unrolled plan
 };
 
-/// Plays `program` of every role; of a loop some passes, every further one taking as long as the mean of the last of
+/// Plays `program` of every role; of loops some passes, every further one taking as long as the mean of the last of
 /// these. Throws Bug where there is no such program or its communications do not match (a verified plan's do).
 ///
 /// While bytes are on their way kernels take CostModel::overlap_slowdown times as long, for the time that both run;

@@ -68,7 +68,7 @@ struct Launch {
   Write workspace{};  ///< bytes 0: none
   Affine origin{};    ///< Call::origin
   std::int64_t origin_step =
-      0;  ///< of a program with a loop: by how much origin.base grows from one micro-batch to the next
+      0;  ///< of a program with loops: by how much origin.base grows from one micro-batch to the next
   friend bool operator==(const Launch&, const Launch&) = default;
 };
 
@@ -108,6 +108,7 @@ struct Exchange {
     std::int32_t peer = 0;
     Read region;
     Carried carried{};
+    std::int32_t loop = 0;  ///< as Provenance::loop
     friend bool operator==(const Send&, const Send&) = default;
   };
   struct Receive {
@@ -115,6 +116,7 @@ struct Exchange {
     std::int32_t peer = 0;
     Write region;
     Carried carried{};
+    std::int32_t loop = 0;  ///< as Provenance::loop
     friend bool operator==(const Receive&, const Receive&) = default;
   };
   NameId name = 0;

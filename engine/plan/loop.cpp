@@ -1,5 +1,5 @@
-// The list in three parts: what is before the loop stays, the loop is repeated, and what is behind it is moved on by
-// all passes but one.
+// The list part by part: a loop is repeated, and what comes behind it and goes with it is moved on by all passes but
+// one.
 #include "engine/plan/loop.h"
 
 #include <algorithm>
@@ -12,39 +12,92 @@ void move_on(std::int32_t& micro_batch, std::int64_t by) {
   if (micro_batch >= 0) micro_batch += static_cast<std::int32_t>(by);
 }
 
-StreamClock waits_in_pass(const Loop& loop, StreamClock after, std::int32_t pass) {
-  for (std::int32_t& one : after.at) one = wait_in_pass(loop, one, pass);
-  return after;
+// The instruction with what goes with loop l moved on by passes(l) passes of so many micro-batches each.
+template <typename Passes, typename MicroBatches>
+Issued moved(const Role& role, Issued one, const Passes& passes, const MicroBatches& micro_batches) {
+  const auto move = [&](std::int32_t& micro_batch, std::int32_t loop) {
+    move_on(micro_batch, passes(loop) * micro_batches(loop));
+  };
+  const std::int32_t mine = one.why.loop;
+  move(one.why.micro_batch, mine);
+  auto* exchange = std::get_if<Exchange>(&one.instruction);
+  if (exchange == nullptr) {
+    for_each_region(one.instruction, [&](Region& region) { region = region_after(role, region, passes(mine)); });
+    if (auto* launch = std::get_if<Launch>(&one.instruction))
+      launch->origin.base += passes(mine) * micro_batches(mine) * launch->origin_step;
+    return one;
+  }
+  const auto move_part = [&](auto& part) {
+    part.region.region = region_after(role, part.region.region, passes(part.loop));
+    move(part.carried.micro_batch, part.loop);
+  };
+  for (auto& send : exchange->sends) move_part(send);
+  for (auto& receive : exchange->receives) move_part(receive);
+  return one;
+}
+
+// In a program without loops there is nothing to go with.
+void forget_loops(Issued& issued) {
+  issued.why.loop = 0;
+  auto* exchange = std::get_if<Exchange>(&issued.instruction);
+  if (exchange == nullptr) return;
+  for (auto& send : exchange->sends) send.loop = 0;
+  for (auto& receive : exchange->receives) receive.loop = 0;
+}
+
+// The program with so many passes over each loop.
+Program shortened(const Program& program, std::int32_t passes) {
+  Program result = program;
+  for (Loop& loop : result.loops) loop.times = passes;
+  return result;
 }
 
 Program unrolled(const Role& role, const Program& program, std::int32_t passes) {
-  if (!program.loops()) return program;
-  const Loop& loop = program.loop;
+  if (!program.repeats()) return program;
+  const Program run = shortened(program, passes);
   Program result{program.kind, {}};
-  result.instructions.reserve(program.instructions.size() + static_cast<std::size_t>((passes - 1) * loop.size()));
-  const auto listed = [&](std::int32_t first, std::int32_t last, std::int32_t pass) {
+  result.instructions.reserve(static_cast<std::size_t>(run.length()));
+  const auto list = [&](std::int32_t first, std::int32_t last, std::int32_t pass) {
     for (std::int32_t i = first; i < last; ++i) {
-      Issued& one = result.instructions.emplace_back(
-          in_pass(role, loop, program.instructions[static_cast<std::size_t>(i)], pass));
-      one.after = waits_in_pass(loop, one.after, pass);
+      Issued& one = result.instructions.emplace_back(in_run(role, run, i, pass));
+      for (std::int32_t& after : one.after.at) after = awaited(run.loops, after, i, pass);
+      forget_loops(one);
     }
   };
-  listed(0, loop.first, 0);
-  for (std::int32_t pass = 0; pass < passes; ++pass) listed(loop.first, loop.last, pass);
-  listed(loop.last, static_cast<std::int32_t>(program.instructions.size()), passes - 1);
+  std::int32_t at = 0;
+  for (const Loop& loop : run.loops) {
+    list(at, loop.first, 0);
+    for (std::int32_t pass = 0; pass < passes; ++pass) list(loop.first, loop.last, pass);
+    at = loop.last;
+  }
+  list(at, static_cast<std::int32_t>(run.instructions.size()), 0);
   return result;
 }
 
 // What is alive only behind the loop is of later micro-batches too.
 void renumber(const Role& role, const Program& program, std::int32_t passes, std::vector<Buffer>& buffers) {
-  for (auto i = static_cast<std::size_t>(program.loop.last); program.loops() && i < program.instructions.size(); ++i)
-    for_each_access(program.instructions[i].instruction, [&](Access, const Region& region) {
-      Buffer& buffer = buffers[static_cast<std::size_t>(region.buffer)];
-      if (buffer.stride > 0) return;
-      buffer.micro_batch = role.buffer(region.buffer).micro_batch;
-      move_on(buffer.micro_batch, static_cast<std::int64_t>(passes - 1) * program.loop.micro_batches);
-    });
+  if (!program.repeats()) return;
+  const Program run = shortened(program, passes);
+  const auto number = [&](const Region& region, std::int32_t i, std::int32_t loop) {
+    Buffer& buffer = buffers[static_cast<std::size_t>(region.buffer)];
+    const std::int32_t behind = passes_behind(run, i, loop);
+    if (buffer.stride > 0 || behind == 0) return;
+    buffer.micro_batch = role.buffer(region.buffer).micro_batch;
+    move_on(buffer.micro_batch,
+            static_cast<std::int64_t>(behind) * run.loops[static_cast<std::size_t>(loop)].micro_batches);
+  };
+  for (std::int32_t i = run.loops.front().last; i < static_cast<std::int32_t>(run.instructions.size()); ++i) {
+    const Issued& issued = run.instructions[static_cast<std::size_t>(i)];
+    if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
+      for (const auto& send : exchange->sends) number(send.region.region, i, send.loop);
+      for (const auto& receive : exchange->receives) number(receive.region.region, i, receive.loop);
+    } else {
+      for_each_access(issued.instruction, [&](Access, const Region& region) { number(region, i, issued.why.loop); });
+    }
+  }
 }
+
+std::int32_t times_of(const Program& program) { return program.repeats() ? program.loops.front().times : 1; }
 
 template <typename Count>
 Role unrolled_by(const Role& role, const Count& passes_of) {
@@ -89,7 +142,7 @@ bool may_hold(const Role& role, const Region& region, std::int32_t micro_batch) 
 
 std::multimap<std::int32_t, BufferId> ends_of_rings(const Role& role, const Program& program) {
   std::multimap<std::int32_t, BufferId> ends;
-  if (!program.loops()) return ends;
+  if (!program.repeats()) return ends;
   const auto index = static_cast<std::int32_t>(&program - role.programs.data());
   std::map<BufferId, std::int32_t> last;
   for (std::size_t i = 0; i < program.instructions.size(); ++i)
@@ -102,24 +155,26 @@ std::multimap<std::int32_t, BufferId> ends_of_rings(const Role& role, const Prog
 }
 
 Issued in_pass(const Role& role, const Loop& loop, const Issued& listed, std::int64_t pass) {
-  Issued one = listed;
-  if (pass == 0) return one;
-  const std::int64_t on = pass * loop.micro_batches;
-  move_on(one.why.micro_batch, on);
-  for_each_region(one.instruction, [&](Region& region) { region = region_after(role, region, pass); });
-  if (auto* launch = std::get_if<Launch>(&one.instruction)) launch->origin.base += on * launch->origin_step;
-  if (auto* exchange = std::get_if<Exchange>(&one.instruction)) {
-    for (auto& send : exchange->sends) move_on(send.carried.micro_batch, on);
-    for (auto& receive : exchange->receives) move_on(receive.carried.micro_batch, on);
-  }
-  return one;
+  if (pass == 0) return listed;
+  return moved(
+      role, listed, [&](std::int32_t) { return pass; }, [&](std::int32_t) { return loop.micro_batches; });
+}
+
+Issued in_run(const Role& role, const Program& program, std::int32_t instruction, std::int64_t pass) {
+  const Issued& listed = program.instructions[static_cast<std::size_t>(instruction)];
+  if (const Loop* const loop = program.loop_at(instruction)) return in_pass(role, *loop, listed, pass);
+  if (!program.repeats() || instruction < program.loops.front().last) return listed;
+  const auto behind = [&](std::int32_t loop) {
+    return static_cast<std::int64_t>(passes_behind(program, instruction, loop));
+  };
+  return moved(role, listed, behind, [&](std::int32_t) { return program.loops.front().micro_batches; });
 }
 
 Role unrolled(const Role& role) {
-  return unrolled_by(role, [](const Program& program) { return program.loop.times; });
+  return unrolled_by(role, [](const Program& program) { return times_of(program); });
 }
 Role unrolled(const Role& role, std::int32_t passes) {
-  return unrolled_by(role, [&](const Program& program) { return std::min(passes, program.loop.times); });
+  return unrolled_by(role, [&](const Program& program) { return std::min(passes, times_of(program)); });
 }
 Plan unrolled(const Plan& plan) { return unrolled_plan(plan); }
 Plan unrolled(const Plan& plan, std::int32_t passes) { return unrolled_plan(plan, passes); }
@@ -127,7 +182,7 @@ Plan unrolled(const Plan& plan, std::int32_t passes) { return unrolled_plan(plan
 bool loops(const Plan& plan) {
   return std::any_of(plan.roles.begin(), plan.roles.end(), [](const Role& role) {
     return std::any_of(role.programs.begin(), role.programs.end(),
-                       [](const Program& program) { return program.loops(); });
+                       [](const Program& program) { return program.repeats(); });
   });
 }
 

@@ -1,10 +1,11 @@
-// Loops: what the passes over a loop of a program do. A program with a loop lists a step of few micro-batches; a pass
+// Loops: what the passes over the loops of a program do. A program with loops lists a step of few micro-batches; a pass
 // more is the same instructions for later micro-batches, in the next parts of rings. Code that shows every instruction
 // uses the unrolled form; code that plans, proves, predicts or runs works on the list, whose length does not depend
 // on the number of micro-batches.
 #pragma once
 
 #include <map>
+#include <span>
 #include <type_traits>
 #include <variant>
 
@@ -50,14 +51,45 @@ inline bool turns(const Buffer& buffer, std::int32_t program) {
 /// passes: whoever takes the memory over waits for all parts.
 std::multimap<std::int32_t, BufferId> ends_of_rings(const Role& role, const Program& program);
 
-/// What a wait of the list (an entry of Issued::after) is for in a pass: an index in the program written out. One for
-/// the pass before the loop stands for that of the pass before each.
-inline std::int32_t wait_in_pass(const Loop& loop, std::int32_t after, std::int32_t pass) {
-  return after >= loop.first - loop.size() ? after + pass * loop.size() : after;
+/// The parts of a ring that the list uses: of one where every micro-batch has its own, those of the list's
+/// micro-batches.
+inline std::int64_t listed_parts(const Buffer& ring, std::span<const Loop> loops) {
+  const bool fewer = ring.own_parts && !loops.empty();
+  return ring.parts() - (fewer ? static_cast<std::int64_t>(loops.front().times - 1) * ring.advance : 0);
+}
+
+/// By how many passes an instruction outside of loops is moved on that goes with that loop.
+inline std::int32_t passes_behind(const Program& program, std::int32_t instruction, std::int32_t loop) {
+  if (loop < 0 || static_cast<std::size_t>(loop) >= program.loops.size()) return 0;
+  const Loop& one = program.loops[static_cast<std::size_t>(loop)];
+  return instruction >= one.last ? one.times - 1 : 0;
+}
+
+/// The index that an instruction of the list has in the program written out, in a pass over its loop; outside of loops
+/// the pass is 0.
+inline std::int32_t number_of(std::span<const Loop> loops, std::int32_t instruction, std::int32_t pass) {
+  std::int32_t number = instruction;
+  for (const Loop& loop : loops)
+    if (instruction >= loop.first) number += (loop.holds(instruction) ? pass : loop.times - 1) * loop.size();
+  return number;
+}
+
+/// The same of what `after`, an entry of Issued::after, is for where `instruction` waits in a pass. A wait for the
+/// round before a loop stands for that of the pass before each.
+inline std::int32_t awaited(std::span<const Loop> loops, std::int32_t after, std::int32_t instruction,
+                            std::int32_t pass) {
+  std::int32_t number = after;
+  for (const Loop& loop : loops)
+    if (after >= loop.first - loop.size() && instruction >= loop.first)
+      number += (loop.holds(instruction) ? pass : loop.times - 1) * loop.size();
+  return number;
 }
 
 /// The instruction as a pass over the loop runs it, its waits as they are listed; pass 0 is what the program lists.
 Issued in_pass(const Role& role, const Loop& loop, const Issued& listed, std::int64_t pass);
+
+/// The same of any instruction of the program: outside of loops, moved on as what it goes with is.
+Issued in_run(const Role& role, const Program& program, std::int32_t instruction, std::int64_t pass);
 
 /// The role with loops of `passes` passes written out, or of as many as they have. Micro-batches behind a loop are
 /// numbered on.

@@ -106,7 +106,7 @@ std::int64_t place_program(Role& role, std::int32_t index, std::int64_t limit) {
     ids.push_back(id);
   }
   const std::int64_t base = role.persistent_bytes;
-  const std::int64_t end = program.instructions.size() < kLong || program.loops()
+  const std::int64_t end = program.instructions.size() < kLong || program.repeats()
                                ? place(items, base, program.instructions.size())
                                : place_long(items, base, program, limit);
   for (std::size_t i = 0; i < items.size(); ++i)
@@ -176,11 +176,13 @@ class Backwards {
 
   // What a loop touches and something outside it too lives through the loop.
   Lifetime through_loop(std::size_t id, Lifetime life) const {
-    const Loop& loop = program_.loop;
-    if (!program_.loops() || reused(role_.buffers[id])) return life;
-    const bool meets = life.first < loop.last && life.last >= loop.first,
-               inside = life.first >= loop.first && life.last < loop.last;
-    return meets && !inside ? Lifetime{std::min(life.first, loop.first), std::max(life.last, loop.last - 1)} : life;
+    if (reused(role_.buffers[id])) return life;
+    for (const Loop& loop : program_.loops) {
+      const bool meets = life.first < loop.last && life.last >= loop.first,
+                 inside = life.first >= loop.first && life.last < loop.last;
+      if (meets && !inside) life = {std::min(life.first, loop.first), std::max(life.last, loop.last - 1)};
+    }
+    return life;
   }
 
   const Role& role_;

@@ -1,8 +1,11 @@
 // Order between streams, derived from what instructions read and write. Two instructions that touch the same address
 // are ordered if one of them writes; whether they name the same buffer or one that took over its memory makes no
 // difference, and a slice counts as all the slices of its group, so that one order serves every rank. Waits that an
-// earlier wait implies are left out.
+// earlier wait implies are left out. A ring whose micro-batches have parts of their own counts as touched all over by
+// what touches it first on each stream: passes reach parts that the list does not.
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "engine/plan/address_map.h"
 #include "engine/plan/loop.h"
@@ -41,10 +44,19 @@ void derive(const Role& role, const Mesh& mesh, Program& program) {
     return begin(region) + (mesh.group_size(region.over) - 1) * region.step + region.bytes;
   };
 
+  std::set<std::pair<BufferId, std::size_t>> met;  // rings and streams
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     Issued& issued = program.instructions[i];
     const auto mine = static_cast<std::size_t>(issued.stream);
     Clock needed = kNever;  // of this stream it may come to be the instruction itself
+    for_each_access(issued.instruction, [&](Access, const Region& region) {
+      const Buffer& buffer = role.buffer(region.buffer);
+      if (!program.repeats() || !buffer.own_parts || !met.emplace(region.buffer, mine).second) return;
+      memory.update(buffer.offset, buffer.offset + buffer.bytes, [&](const LastTouch& touch) {
+        raise(needed, touch.writes);
+        raise(needed, touch.reads);
+      });
+    });
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
       if (access != Access::read) return;
       memory.update(begin(region), end(region), [&](LastTouch& touch) {

@@ -31,10 +31,11 @@ struct Buffer {
   std::int32_t program = -1;  ///< -1: persistent
   std::int64_t bytes = 0;
   std::int64_t offset = -1;  ///< in the allocation; set by plan_memory, a multiple of kBufferAlignment
-  /// A ring, of a program with a loop: its parts begin at multiples of `stride`, and each pass over the loop moves on
+  /// A ring, of a program with loops: its parts begin at multiples of `stride`, and each pass over a loop moves on
   /// by `advance` parts, in a circle. A value of micro-batch m lies in part m modulo their number. 0: no ring.
   std::int64_t stride = 0;
   std::int32_t advance = 0;
+  bool own_parts = false;  ///< a ring that several loops go along: every micro-batch of the run has a part of its own
 
   std::int64_t parts() const { return stride == 0 ? 1 : (bytes + stride - 1) / stride; }
   friend bool operator==(const Buffer&, const Buffer&) = default;
@@ -86,6 +87,7 @@ struct Provenance {
   std::int32_t micro_batch = -1;
   std::int32_t unit = -1;  ///< in Role::units, where it is about a unit as a whole; -1: none
   std::int32_t node = -1;  ///< NodeId, in the graph of the program; -1: none
+  std::int32_t loop = 0;   ///< in Program::loops: the one whose work it begins, repeats or ends
   friend bool operator==(const Provenance&, const Provenance&) = default;
 };
 std::string_view name_of(Provenance::Phase phase);
@@ -125,13 +127,15 @@ constexpr bool makes_step(ProgramKind kind) { return kind == ProgramKind::step |
 
 /// Instructions [first, last) of a program, which run `times` times in a row. Each pass does what the one before did
 /// for micro-batches that come `micro_batches` later, in the next parts of rings. What a program lists is itself a
-/// whole step, of fewer micro-batches: that with one pass.
+/// whole step, of fewer micro-batches: that with one pass over each loop. Of more passes, what goes with a loop
+/// (Provenance::loop, of an exchange its parts' `loop`) and comes behind it is moved on by all passes but one.
 struct Loop {
   std::int32_t first = 0, last = 0;
   std::int32_t times = 1;
   std::int32_t micro_batches = 0;
 
   std::int32_t size() const { return last - first; }
+  bool holds(std::int32_t instruction) const { return instruction >= first && instruction < last; }
   friend bool operator==(const Loop&, const Loop&) = default;
 };
 
@@ -140,17 +144,25 @@ struct Loop {
 struct Program {
   ProgramKind kind = ProgramKind::step;
   std::vector<Issued> instructions;
-  Loop loop{};
+  std::vector<Loop> loops{};  ///< in order, each behind a round of its own; all go over as many micro-batches
 
-  bool loops() const { return loop.times > 1; }
+  bool repeats() const { return !loops.empty(); }
+  /// The loop that an instruction is in; null: none.
+  const Loop* loop_at(std::int32_t instruction) const {
+    for (const Loop& loop : loops)
+      if (loop.holds(instruction)) return &loop;
+    return nullptr;
+  }
   /// How often an instruction runs.
   std::int64_t times(std::size_t instruction) const {
-    const auto i = static_cast<std::int32_t>(instruction);
-    return i >= loop.first && i < loop.last ? loop.times : 1;
+    const Loop* const loop = loop_at(static_cast<std::int32_t>(instruction));
+    return loop == nullptr ? 1 : loop->times;
   }
   /// Instructions that run.
   std::int64_t length() const {
-    return static_cast<std::int64_t>(instructions.size()) + static_cast<std::int64_t>(loop.times - 1) * loop.size();
+    auto all = static_cast<std::int64_t>(instructions.size());
+    for (const Loop& loop : loops) all += static_cast<std::int64_t>(loop.times - 1) * loop.size();
+    return all;
   }
   friend bool operator==(const Program&, const Program&) = default;
 };

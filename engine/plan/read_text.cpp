@@ -233,7 +233,7 @@ class Reader {
       ProgramKind kind{};
       line >> kind;
       if (role().program(kind) != nullptr) line.fail("a role has one program of a kind");
-      return read_loop(line, role().programs.emplace_back(Program{kind, {}}));
+      return read_loops(line, role().programs.emplace_back(Program{kind, {}}));
     }
     if (role().programs.empty()) line.fail("expected a program");
     read_issued(line, role().programs.back().instructions.emplace_back());
@@ -247,16 +247,18 @@ class Reader {
     line >> " " >> buffer.category >> " mb=" >> buffer.micro_batch >> " program=" >> buffer.program;
     line >> " bytes=" >> buffer.bytes >> " at=" >> buffer.offset;
     if (line.take(" stride=")) line >> buffer.stride >> " advance=" >> buffer.advance;
+    buffer.own_parts = buffer.stride != 0 && line.take(" own_parts");
     if (buffer.stride < 0) line.fail("the parts of a ring lie one behind the other");
     role().buffers.push_back(buffer);
   }
 
-  void read_loop(Line& line, Program& program) {
-    if (!line.take(" loop=")) return;
-    Loop& loop = program.loop;
-    line >> loop.first >> "-" >> loop.last >> " times=" >> loop.times >> " micro_batches=" >> loop.micro_batches;
-    if (loop.first < 0 || loop.last <= loop.first || loop.times < 2 || loop.micro_batches < 1)
-      line.fail("a loop of nothing");
+  void read_loops(Line& line, Program& program) {
+    while (line.take(" loop=")) {
+      Loop& loop = program.loops.emplace_back();
+      line >> loop.first >> "-" >> loop.last >> " times=" >> loop.times >> " micro_batches=" >> loop.micro_batches;
+      if (loop.first < 0 || loop.last <= loop.first || loop.times < 2 || loop.micro_batches < 1)
+        line.fail("a loop of nothing");
+    }
   }
 
   void read_field(Line& line) {
@@ -325,6 +327,7 @@ class Reader {
     number(" chunk=", why.chunk);
     number(" unit=", why.unit);
     number(" node=", why.node);
+    number(" loop=", why.loop);
   }
 
   Instruction read_instruction(Line& line) {
@@ -381,6 +384,7 @@ class Reader {
       one.carried.backward = line.take(" backward=");
       if (!one.carried.backward) line >> " forward=";
       line >> one.carried.boundary >> " mb=" >> one.carried.micro_batch >> " value=" >> one.carried.value;
+      if (line.take(" loop=")) line >> one.loop;
       return true;
     };
     while (part(" send ", exchange.sends) || part(" receive ", exchange.receives)) continue;

@@ -135,6 +135,7 @@ struct InstructionPrinter {
     out << verb << name_of(part.axis) << ' ' << part.peer << ' ' << part.region.region
         << (what.backward ? " backward=" : " forward=") << what.boundary << " mb=" << what.micro_batch
         << " value=" << what.value;
+    if (part.loop != 0) out << " loop=" << part.loop;
   }
   void operator()(const CopyIn& copy) const {
     out << "copy_in f" << copy.field << '+' << copy.field_offset << ' ' << copy.region.region;
@@ -152,6 +153,7 @@ void print_why(const Provenance& why, Out& out) {
   if (why.chunk >= 0) out << " chunk=" << why.chunk;
   if (why.unit >= 0) out << " unit=" << why.unit;
   if (why.node >= 0) out << " node=" << why.node;
+  if (why.loop != 0) out << " loop=" << why.loop;
   out << '\n';
 }
 
@@ -187,6 +189,7 @@ void print_role(const Role& role, std::size_t index, Out& out) {
         << " mb=" << buffer.micro_batch << " program=" << buffer.program << " bytes=" << buffer.bytes
         << " at=" << buffer.offset;
     if (buffer.stride != 0) out << " stride=" << buffer.stride << " advance=" << buffer.advance;
+    if (buffer.own_parts) out << " own_parts";
     out << '\n';
   }
   for (std::size_t id = 0; id < role.fields.size(); ++id) {
@@ -207,7 +210,7 @@ void print_role(const Role& role, std::size_t index, Out& out) {
   const InstructionPrinter print_instruction{role, out};
   for (const Program& program : role.programs) {
     out << "program " << name_of(program.kind);
-    if (const Loop& loop = program.loop; program.loops())
+    for (const Loop& loop : program.loops)
       out << " loop=" << loop.first << '-' << loop.last << " times=" << loop.times
           << " micro_batches=" << loop.micro_batches;
     out << '\n';

@@ -39,9 +39,14 @@ struct Queue {
   std::vector<Queued> list;
   Passes passes;
 
-  void add(const Queued& one, const Loop& loop) {
-    if (one.index < loop.first) ++passes.first;
-    if (one.index < loop.last) ++passes.last;
+  void add(const Queued& one, const std::vector<Loop>& loops) {
+    passes.loops.resize(loops.size());
+    for (std::size_t i = 0; i < loops.size(); ++i) {
+      Loop& mine = passes.loops[i];
+      mine.times = loops[i].times;
+      if (one.index < loops[i].first) ++mine.first;
+      if (one.index < loops[i].last) ++mine.last;
+    }
     list.push_back(one);
     ++passes.size;
   }
@@ -140,9 +145,8 @@ class CpuExecutor final : public Executor {
         if ((static_cast<Stream>(s) == Stream::communication) != there)
           one.after = std::max(one.after, issued.after[s]);
       if (const auto* collective = std::get_if<Collective>(&issued.instruction)) one.group = group(*collective);
-      (there ? result.there : result.here).add(one, program.loop);
+      (there ? result.there : result.here).add(one, program.loops);
     }
-    result.here.passes.times = result.there.passes.times = program.loop.times;
   }
 
   HostCommunicator::Group* group(const Collective& collective) {
@@ -160,7 +164,7 @@ class CpuExecutor final : public Executor {
     try {
       for_each_in_run(program.here.passes, [&](std::int32_t i, std::int32_t pass) {
         const Queued& one = program.here.list[static_cast<std::size_t>(i)];
-        if (one.after >= 0) wait_there(wait_in_pass(program.program().loop, one.after, pass));
+        if (one.after >= 0) wait_there(awaited(program.program().loops, one.after, one.index, pass));
         const std::int32_t number = number_of(program.program(), {one.index, pass});
         run(program, one, pass, number, now_here_);
         after(Place{one.index, pass});
@@ -252,7 +256,7 @@ class CpuExecutor final : public Executor {
   void run_there(CpuProgram& program) {
     for_each_in_run(program.there.passes, [&](std::int32_t i, std::int32_t pass) {
       const Queued& one = program.there.list[static_cast<std::size_t>(i)];
-      if (one.after >= 0) here_.wait(wait_in_pass(program.program().loop, one.after, pass));
+      if (one.after >= 0) here_.wait(awaited(program.program().loops, one.after, one.index, pass));
       if (failed_.load(std::memory_order_acquire)) return false;
       const std::int32_t number = number_of(program.program(), {one.index, pass});
       run(program, one, pass, number, now_there_);

@@ -256,7 +256,7 @@ class CudaExecutor final : public Executor {
     if (captured_.load(std::memory_order_relaxed)) return "runs " + program.name() + " on the GPU, as one graph";
     if (passed <= 0) return "runs " + program.name() + " on the GPU";
     const std::int32_t instruction = program.schedule.recorded[static_cast<std::size_t>(passed) - 1];
-    const std::int32_t pass = instruction < program.program().loop.first ? 0 : program.program().loop.times - 1;
+    const auto pass = static_cast<std::int32_t>(program.program().times(static_cast<std::size_t>(instruction))) - 1;
     return "runs " + program.name() + " on the GPU, past " +
            text_of_place(role_, program.program(), number_of(program.program(), {instruction, pass}));
   }

@@ -58,7 +58,7 @@ class Executor {
   virtual void read(const Region& region, void* data) const = 0;
 
   /// Turns recording of times on or off; times(program)[i] belongs to instruction i of its last run, counted as in the
-  /// program with its loop written out (plan/loop.h).
+  /// program with its loops written out (plan/loop.h).
   virtual void record_times(bool on) = 0;
   virtual std::span<const Span> times(std::int32_t program) const = 0;
 

@@ -1,5 +1,5 @@
-// One visit per kind of instruction; nothing is looked up after it. Addresses are those of an instruction's first pass:
-// behind the loop that is the loop's last. In the loop rings say how they move on.
+// One visit per kind of instruction; nothing is looked up after it. Addresses are those of an instruction's first pass;
+// behind loops, as moved on by all passes of the loop that it goes with. In a loop rings say how they move on.
 #include "engine/run/prepared_program.h"
 
 #include "engine/core/check.h"
@@ -23,13 +23,12 @@ class Preparing {
     result_.program = &program;
     result_.instructions.reserve(program.instructions.size());
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-      const auto index = static_cast<std::int32_t>(i);
       const Instruction& listed = program.instructions[i].instruction;
       PreparedInstruction& one = result_.instructions.emplace_back();
       one.instruction = &listed;
-      loop_ = program.loop;
-      first_pass_ = program.loops() && index >= loop_.last ? loop_.times - 1 : 0;
-      loops_ = program.loops() && index >= loop_.first && index < loop_.last;
+      index_ = static_cast<std::int32_t>(i);
+      loop_ = program.loop_at(index_);
+      go_with(program.instructions[i].why.loop);
       one.first_ring = static_cast<std::uint32_t>(result_.rings.size());
       std::visit([&](const auto& instruction) { prepare(one, instruction); }, listed);
       one.num_rings = static_cast<std::uint32_t>(result_.rings.size()) - one.first_ring;
@@ -44,10 +43,15 @@ class Preparing {
     return plan_.mesh.rank(at);
   }
 
+  // What is prepared next goes with that loop.
+  void go_with(std::int32_t loop) {
+    first_pass_ = loop_ == nullptr ? passes_behind(*result_.program, index_, loop) : 0;
+  }
+
   // The address in the instruction's first pass. Where later ones have another, entry `at` of the table moves on.
   void* address(const Region& region, std::size_t at) {
     void* const first = memory_ + role_.address(region_after(role_, region, first_pass_), point_);
-    if (!loops_ || region_after(role_, region, 1) == region) return first;
+    if (loop_ == nullptr || region_after(role_, region, 1) == region) return first;
     const Buffer& buffer = role_.buffer(region.buffer);
     RingAddress& ring = result_.rings.emplace_back();
     ring.at = static_cast<std::uint32_t>(at);
@@ -64,9 +68,12 @@ class Preparing {
     result_.addresses.push_back(address(region, result_.addresses.size()));
   }
 
-  void add_part(PreparedInstruction& one, Axis axis, std::int32_t distance, const Region& region) {
+  template <typename Part>
+  void add_part(PreparedInstruction& one, const Part& part) {
     if (one.count++ == 0) one.first = static_cast<std::uint32_t>(result_.parts.size());
-    result_.parts.push_back({peer(axis, distance), address(region, result_.parts.size()), region.bytes});
+    go_with(part.loop);
+    const Region& region = part.region.region;
+    result_.parts.push_back({peer(part.axis, part.peer), address(region, result_.parts.size()), region.bytes});
   }
 
   void prepare(PreparedInstruction& one, const Launch& launch) {
@@ -74,9 +81,10 @@ class Preparing {
     for (const Operand& operand : launch.operands) add_address(one, region_of(operand));
     one.workspace = launch.workspace.region.bytes > 0;
     if (one.workspace) add_address(one, launch.workspace.region);
-    const std::int64_t step = loop_.micro_batches * launch.origin_step;
+    const Program& program = *result_.program;
+    const std::int64_t step = program.repeats() ? program.loops.front().micro_batches * launch.origin_step : 0;
     one.origin = launch.origin.at(point_.at) + first_pass_ * step;
-    one.origin_step = loops_ ? step : 0;
+    one.origin_step = loop_ != nullptr ? step : 0;
   }
 
   void prepare(PreparedInstruction& one, const Collective& collective) {
@@ -87,8 +95,8 @@ class Preparing {
   }
 
   void prepare(PreparedInstruction& one, const Exchange& exchange) {
-    for (const auto& send : exchange.sends) add_part(one, send.axis, send.peer, send.region.region);
-    for (const auto& receive : exchange.receives) add_part(one, receive.axis, receive.peer, receive.region.region);
+    for (const auto& send : exchange.sends) add_part(one, send);
+    for (const auto& receive : exchange.receives) add_part(one, receive);
   }
 
   void prepare(PreparedInstruction& one, const CopyIn& copy) { add_address(one, copy.region.region); }
@@ -102,9 +110,8 @@ class Preparing {
   const std::span<const std::unique_ptr<kernels::Kernel>> kernels_;
   PreparedProgram result_;
   // Of the instruction at hand.
-  Loop loop_;
-  std::int32_t first_pass_ = 0;
-  bool loops_ = false;
+  std::int32_t index_ = 0, first_pass_ = 0;
+  const Loop* loop_ = nullptr;  // that it is in
 };
 
 }  // namespace
@@ -126,7 +133,7 @@ PreparedProgram prepare_program(const Plan& plan, int rank, const Program& progr
 }
 
 Issued issued_at(const Role& role, const Program& program, const Place& place) {
-  return in_pass(role, program.loop, program.instructions[static_cast<std::size_t>(place.instruction)], place.pass);
+  return in_run(role, program, place.instruction, place.pass);
 }
 
 std::string text_of_place(const Role& role, const Program& program, std::int32_t number) {

@@ -2,7 +2,7 @@
 // instead of distances, kernels instead of signatures. What all devices share before they differ in how instructions
 // are carried out.
 //
-// It is as long as the program's list, however often the list's loop runs. An address in a ring moves on from pass to
+// It is as long as the program's list, however often the list's loops run. An address in a ring moves on from pass to
 // pass: enter() puts an instruction's addresses where its next pass has them.
 #pragma once
 

@@ -3,8 +3,8 @@
 // only point back, so what is left is the one smallest set.
 //
 // Clocks count instructions of the program written out. Over a loop that goes on until a pass has moved every clock by
-// a pass, or left it where it was: from there on each pass is like the one before, and what is behind the loop is
-// scheduled as if that had been the last.
+// a pass, or left it where it was: from there on each pass is like the one before, and what is behind that loop is
+// scheduled as if that had been its last.
 #include "engine/run/stream_schedule.h"
 
 #include <algorithm>
@@ -29,14 +29,18 @@ class StreamScheduler {
   explicit StreamScheduler(const Program& program) : program_(program) {}
 
   StreamSchedule run() {
-    schedule_.loop_ = program_.loop;
     for (const Issued& issued : program_.instructions) schedule_.used[static_cast<std::size_t>(issued.stream)] = true;
     const auto first = std::find(schedule_.used.begin(), schedule_.used.end(), true);
     if (first != schedule_.used.end()) schedule_.origin = static_cast<Stream>(first - schedule_.used.begin());
-    const Loop& loop = program_.loop;
-    order(0, loop.first, 0);
-    order_loop();
-    order(loop.last, static_cast<std::int32_t>(program_.instructions.size()), schedule_.passes_ - 1);
+    schedule_.held_ = program_.loops;
+    for (Loop& held : schedule_.held_) held.times = 1;
+    std::int32_t at = 0;
+    for (std::size_t loop = 0; loop < program_.loops.size(); ++loop) {
+      order(at, program_.loops[loop].first, 0);
+      order_loop(loop);
+      at = program_.loops[loop].last;
+    }
+    order(at, static_cast<std::int32_t>(program_.instructions.size()), 0);
     join();
     number_events();
     return std::move(schedule_);
@@ -52,13 +56,10 @@ class StreamScheduler {
     std::vector<StreamClock> ended;  // of the last pass
   };
 
+  // By number, if the passes that are held were all.
+  Place place_of(std::int32_t number) const { return place_at(schedule_.held_, number); }
   const Issued& issued_at(std::int32_t number) const {
-    const Loop& loop = program_.loop;
-    const std::int32_t end = loop.first + schedule_.passes_ * loop.size();
-    const std::int32_t index = number < loop.last ? number
-                               : number < end     ? loop.first + (number - loop.first) % loop.size()
-                                                  : number - (schedule_.passes_ - 1) * loop.size();
-    return program_.instructions[static_cast<std::size_t>(index)];
+    return program_.instructions[static_cast<std::size_t>(place_of(number).instruction)];
   }
   std::size_t stream_at(std::int32_t number) const { return static_cast<std::size_t>(issued_at(number).stream); }
   const StreamClock& ended(std::int32_t number) const { return ended_[static_cast<std::size_t>(number)]; }
@@ -67,7 +68,7 @@ class StreamScheduler {
     for (std::int32_t i = first; i < last; ++i) {
       const Issued& issued = program_.instructions[static_cast<std::size_t>(i)];
       StreamClock after = issued.after;
-      for (std::int32_t& one : after.at) one = wait_in_pass(program_.loop, one, pass);
+      for (std::int32_t& one : after.at) one = awaited(schedule_.held_, one, i, pass);
       order(issued.stream, after);
     }
   }
@@ -87,29 +88,28 @@ class StreamScheduler {
     ended_.push_back(known);
   }
 
-  void order_loop() {
-    const Loop& loop = program_.loop;
-    if (!program_.loops()) return order(loop.first, loop.last, 0);
+  void order_loop(std::size_t index) {
+    const Loop& loop = program_.loops[index];
     Clocks before;
     for (std::int32_t pass = 0; pass < loop.times; ++pass) {
-      schedule_.passes_ = pass + 1;
+      schedule_.held_[index].times = pass + 1;
       order(loop.first, loop.last, pass);
       Clocks now{known_, {ended_.end() - loop.size(), ended_.end()}};
-      if (pass > 0 && goes_on_alike(before, now)) return;
+      if (pass > 0 && goes_on_alike(before, now, loop.size())) return;
       before = std::move(now);
     }
   }
 
   // Whether each clock of a stream has moved on by a pass or stayed, and those that move are past those that stay: then
   // no comparison comes out differently in a later pass.
-  bool goes_on_alike(const Clocks& before, const Clocks& now) const {
+  static bool goes_on_alike(const Clocks& before, const Clocks& now, std::int32_t pass) {
     std::array<std::int32_t, kNumStreams> stays, moves;
     stays.fill(-1), moves.fill(std::numeric_limits<std::int32_t>::max());
     const auto alike = [&](const StreamClock& a, const StreamClock& b) {
       for (std::size_t s = 0; s < kNumStreams; ++s)
         if (a[s] == b[s])
           stays[s] = std::max(stays[s], b[s]);
-        else if (a[s] + program_.loop.size() == b[s])
+        else if (a[s] + pass == b[s])
           moves[s] = std::min(moves[s], b[s]);
         else
           return false;
@@ -145,14 +145,6 @@ class StreamScheduler {
     joined_ = needed(known_[origin], all, origin);
   }
 
-  // The place with that number, if the passes that are held were all.
-  Place place_of(std::int32_t number) const {
-    Program held;
-    held.loop = program_.loop;
-    held.loop.times = schedule_.passes_;
-    return place_at(held, number);
-  }
-
   // Instructions of the list that any pass waits for get events, in the order of the list; until here waits name
   // instructions.
   void number_events() {
@@ -171,25 +163,32 @@ class StreamScheduler {
       schedule_.num_events += schedule_.in_loop(instruction) ? 2 : 1;
     }
     list_waits();
-    const std::int32_t last = program_.loop.times - 1;
-    for (const std::int32_t number : joined_)
-      schedule_.joined.push_back(StreamSchedule::event_of(wait_for(number, schedule_.passes_ - 1), last));
+    for (const std::int32_t number : joined_) schedule_.joined.push_back(wait_for(number, nullptr, 0).event);
   }
 
   void list_waits() {
     std::size_t wait = 0;
     for (std::size_t number = 0; number < ended_.size(); ++number) {
       schedule_.first_wait_.push_back(static_cast<std::uint32_t>(schedule_.waits_.size()));
+      const Place by = place_of(static_cast<std::int32_t>(number));
       for (; wait < waits_.size() && waits_[wait].by == static_cast<std::int32_t>(number); ++wait)
-        schedule_.waits_.push_back(wait_for(waits_[wait].number, place_of(waits_[wait].by).pass));
+        schedule_.waits_.push_back(wait_for(waits_[wait].number, program_.loop_at(by.instruction), by.pass));
     }
     schedule_.first_wait_.push_back(static_cast<std::uint32_t>(schedule_.waits_.size()));
   }
 
-  StreamSchedule::Wait wait_for(std::int32_t number, std::int32_t pass) const {
+  // For what waits in a pass over that loop, or outside of loops (null). From outside the last passes of a loop are
+  // waited for, whose events follow from how many there are.
+  StreamSchedule::Wait wait_for(std::int32_t number, const Loop* by, std::int32_t pass) const {
     const Place place = place_of(number);
     const std::int32_t event = schedule_.events_[static_cast<std::size_t>(place.instruction)];
-    if (!schedule_.in_loop(place.instruction)) return {event, -1};
+    const Loop* const loop = program_.loop_at(place.instruction);
+    if (loop == nullptr) return {event, -1};
+    if (loop != by) {
+      const std::int32_t back = schedule_.loop_at(place.instruction)->times - 1 - place.pass;
+      CHECK(back <= 1, "behind a loop its last two passes are waited for");
+      return {event + (loop->times - 1 - back) % 2, -1};
+    }
     CHECK(pass - place.pass <= 1, "an instruction in a loop is waited for in its pass and in the next");
     return {event, pass - place.pass};
   }

@@ -3,9 +3,9 @@
 // where no other wait already implies it, and the fork and join that make all streams one piece of work: a capture
 // begins and ends on one of them. Pure: no device is asked, so the schedule of any plan can be looked at anywhere.
 //
-// Of a loop it holds the first passes, until a pass waits for what the one before it waited for; all later ones are as
-// that one. An instruction in a loop has two events, which its passes take in turns: a pass waits for instructions of
-// its own and of the pass before, and never for one of an earlier pass that has the same event.
+// Of each loop it holds the first passes, until a pass waits for what the one before it waited for; all later ones are
+// as that one. An instruction in a loop has two events, which its passes take in turns: a pass waits for instructions
+// of its own and of the pass before, and never for one of an earlier pass that has the same event.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ namespace trainer {
 
 struct StreamSchedule {
   struct Wait {
-    std::int32_t event = 0;  ///< the first of its instruction
-    std::int32_t back = -1;  ///< of an instruction in the loop: 0 that of this pass, 1 of the pass before; -1: of none
+    std::int32_t event = 0;  ///< the first of its instruction, or where `back` is -1 the one that is waited for
+    std::int32_t back = -1;  ///< in the same loop: 0 that of this pass, 1 of the pass before; -1: outside of it
   };
 
   /// The stream where the program begins and ends: compute where that is used, else the first that is.
@@ -60,14 +60,19 @@ struct StreamSchedule {
 
  private:
   friend class StreamScheduler;
-  bool in_loop(std::int32_t instruction) const { return instruction >= loop_.first && instruction < loop_.last; }
-  /// Of the passes that are held.
+  /// The loop of an instruction, with the passes that are held; null: none.
+  const Loop* loop_at(std::int32_t instruction) const {
+    const auto loop = std::ranges::find_if(held_, [&](const Loop& one) { return one.holds(instruction); });
+    return loop == held_.end() ? nullptr : &*loop;
+  }
+  bool in_loop(std::int32_t instruction) const { return loop_at(instruction) != nullptr; }
   std::size_t listed(const Place& place) const {
-    return static_cast<std::size_t>(place.instruction + std::min(place.pass, passes_ - 1) * loop_.size());
+    const Loop* const loop = loop_at(place.instruction);
+    const std::int32_t pass = loop == nullptr ? 0 : std::min(place.pass, loop->times - 1);
+    return static_cast<std::size_t>(number_of(held_, place.instruction, pass));
   }
 
-  Loop loop_;
-  std::int32_t passes_ = 1;  // that are held
+  std::vector<Loop> held_;  // the loops, with the passes that are held
   std::vector<Wait> waits_;
   std::vector<std::uint32_t> first_wait_;  // of each instruction in each pass that is held; one more
   std::vector<std::int32_t> events_;       // of each instruction of the list; -1: none

@@ -67,13 +67,14 @@ class ThreeStreams {
     issue(Stream::copy, CopyIn{0, 0, {{x_, 0, micro_batches_ * kBytes}}});
     issue(Stream::copy, CopyIn{1, 0, {{w_, 0, kBytes}}});
     issue(Stream::copy, CopyIn{1, 0, {{next_, 0, kBytes}}});
-    Loop& loop = role_.programs.front().loop;
+    Loop loop;
     for (std::int32_t k = 0; k < kListed; ++k) {
       if (k == kLoops) loop.first = here();
       micro_batch(k);
       if (k == kLoops) loop.last = here();
     }
     loop.times = passes, loop.micro_batches = 1;
+    role_.programs.front().loops = {loop};
     issue(Stream::copy, CopyOut{2, 0, {{next_, 0, kBytes}}});
     role_.total_bytes = end_;
     derive_order(role_, Mesh{});
@@ -231,7 +232,7 @@ TEST_CASE("without the waits of a loop some order goes wrong") {
   const ThreeStreams program(8);
   Plan plan = program.plan();
   Program& step = plan.roles[0].programs[0];
-  for (std::int32_t i = step.loop.first; i < step.loop.last; ++i)
+  for (std::int32_t i = step.loops.front().first; i < step.loops.front().last; ++i)
     step.instructions[static_cast<std::size_t>(i)].after = {};
   const std::vector<float> right = expected(program.micro_batches());
   int wrong = 0;

@@ -107,6 +107,33 @@ TEST_CASE("captured steps with collectives are issued ones to the bit, and count
   }
 }
 
+TEST_CASE("stages with a loop for each pass of a chunk are those of the plan written out to the bit") {
+  const tests::Overrides many{"train.batch={global: 32, micro: 1}", "train.steps=2"};
+  for (Case one :
+       {Case{"gpt2", 2, {"strategy={pipeline: {degree: 2, schedule: gpipe}}"}},
+        Case{"gpt2",
+             2,
+             {"strategy={pipeline: {degree: 2, schedule: looped_bfs, virtual_stages: 2}}", "model.with.layers=4"}}}) {
+    CAPTURE(text_of(one));
+    one.overrides.insert(one.overrides.end(), many.begin(), many.end());
+    const tests::GpuJob job = job_of(one, "looped");
+    for (const Role& role : job.compiled.plan.roles) REQUIRE(role.program(ProgramKind::step)->loops.size() > 1);
+    tests::GpuJob full = job;
+    full.compiled = written_out(job.compiled);
+    const Trained whole = run(full, 1);
+    const auto check_same = [&](const Trained& looped) {
+      CHECK(looped.loss == whole.loss);
+      CHECK(looped.grad_norm == whole.grad_norm);
+      CHECK(tests::files_of(looped.report.checkpoint)["model.safetensors"] ==
+            tests::files_of(whole.report.checkpoint)["model.safetensors"]);
+    };
+    REQUIRE(whole.loss.size() == 2);
+    for (const std::uint64_t order : {0, 2, 5}) check_same(run(job, order));
+    const tests::EnvironmentSetting off("TRAINER_CUDA_GRAPH", "0");
+    for (const std::uint64_t order : {0, 3}) check_same(run(job, order));
+  }
+}
+
 TEST_CASE("a job of several GPUs evaluates, saves and goes on from what it saved under another strategy") {
   const tests::Overrides constant{"train.lr_schedule={name: constant}", "data.val={fraction: 0.2}",
                                   "eval={every: 10, batches: 2}"};

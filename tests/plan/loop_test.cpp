@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/cost/predict.h"
@@ -102,9 +103,11 @@ TEST_CASE("a plan with a loop does what the plan does that has every micro-batch
     CHECK(print(parse_plan(print(looped))) == print(looped));
     const double peak = static_cast<double>(peak_of(looped)) / static_cast<double>(peak_of(listed));
     const double predicted = step_us(looped), time = predicted / step_us(listed);
-    CHECK(predicted == doctest::Approx(step_us(full)).epsilon(1e-9));
-    CHECK(time < 1.01);  // rings are waited for less
-    CHECK(peak < 1.07);  // a part of a ring is nobody else's
+    // What several loops hand on to one another is not the same in every pass.
+    const bool several = step_of(looped.roles[0]).loops.size() > 1;
+    CHECK(predicted == doctest::Approx(step_us(full)).epsilon(several ? 1e-3 : 1e-9));
+    CHECK(time < (several ? 1.02 : 1.01));  // rings are waited for less; a batch copied in piece by piece as a whole
+    CHECK(peak < 1.07);                     // a part of a ring is nobody else's
     worst_peak = std::max(worst_peak, peak);
     worst_time = std::max(worst_time, time);
     sum_peak += peak;
@@ -112,12 +115,13 @@ TEST_CASE("a plan with a loop does what the plan does that has every micro-batch
   MESSAGE(looping << " of " << training_jobs().size()
                   << " plans loop; peaks of those without loops: " << sum_peak / looping << " on average, at most "
                   << worst_peak << "; predicted times at most " << worst_time);
-  CHECK(looping >= 55);
+  CHECK(looping >= 58);
 }
 
 TEST_CASE("a longer step has the same list") {
   for (const std::string name :
-       {"gpt2_1f1b_deep_cuda", "gpt2_zb_h1", "gpt2_zb_h2_tensor_cuda", "llama_zero3", "gpt2_3d_fsdp_sequence_cuda"}) {
+       {"gpt2_1f1b_deep_cuda", "gpt2_zb_h1", "gpt2_zb_h2_tensor_cuda", "llama_zero3", "gpt2_3d_fsdp_sequence_cuda",
+        "llama_gpipe", "gpt2_looped_bfs_zero3", "llama_3d_looped_bfs_zero2"}) {
     CAPTURE(name);
     const auto job = std::ranges::find(golden_jobs(), name, &GoldenJob::name);
     REQUIRE(job != golden_jobs().end());
@@ -137,27 +141,66 @@ TEST_CASE("a longer step has the same list") {
 
 namespace {
 
-// One way to spoil a plan's loop; false where it does not apply.
+// One way to spoil a loop of a plan; false where it does not apply.
 struct Mutation {
   std::string name;
-  std::function<bool(Role&, Program&)> apply;
+  std::function<bool(Role&, Program&, std::size_t loop)> apply;
 };
 
-// The first region of an instruction of the loop, or behind it, that goes around.
-bool change_region(Role& role, Program& program, bool in_loop, const std::function<void(Region&, const Buffer&)>& how) {
-  const auto first = static_cast<std::size_t>(in_loop ? program.loop.first : program.loop.last),
-             last = in_loop ? static_cast<std::size_t>(program.loop.last) : program.instructions.size();
-  for (std::size_t i = first; i < last; ++i)
+using Instructions = std::pair<std::size_t, std::size_t>;  // [first, second)
+
+Instructions inside(const Program& program, std::size_t loop) {
+  return {static_cast<std::size_t>(program.loops[loop].first), static_cast<std::size_t>(program.loops[loop].last)};
+}
+Instructions behind(const Program& program, std::size_t loop) {
+  return {static_cast<std::size_t>(program.loops[loop].last), program.instructions.size()};
+}
+// Behind the loop before it, and before this one.
+Instructions before(const Program& program, std::size_t loop) {
+  return {loop == 0 ? 0 : static_cast<std::size_t>(program.loops[loop - 1].last),
+          static_cast<std::size_t>(program.loops[loop].first)};
+}
+
+bool goes_around(const Role& role, const Region& region) {
+  const Buffer& buffer = role.buffer(region.buffer);
+  return buffer.stride > 0 && buffer.parts() > 1 && buffer.category != Category::inputs &&
+         region.bytes <= buffer.stride;
+}
+
+// The first region of these instructions that goes around.
+bool change_region(Role& role, Program& program, const Instructions& where,
+                   const std::function<void(Region&, const Buffer&)>& how) {
+  for (std::size_t i = where.first; i < where.second; ++i)
     if (auto* launch = std::get_if<Launch>(&program.instructions[i].instruction))
       for (Operand& operand : launch->operands) {
-        const Region& region = region_of(operand);
-        const Buffer& buffer = role.buffer(region.buffer);
-        if (buffer.stride == 0 || buffer.parts() < 2 || buffer.category == Category::inputs ||
-            region.bytes > buffer.stride)
-          continue;
-        std::visit([&](auto& access) { how(access.region, buffer); }, operand);
+        if (!goes_around(role, region_of(operand))) continue;
+        std::visit([&](auto& access) { how(access.region, role.buffer(access.region.buffer)); }, operand);
         return true;
       }
+  return false;
+}
+
+// The first of these instructions that touches what goes around, and goes with `from`, goes with `to`.
+bool change_loop(Role& role, Program& program, const Instructions& where, std::size_t from, std::size_t to) {
+  for (std::size_t i = where.first; i < where.second; ++i) {
+    Issued& issued = program.instructions[i];
+    const auto* launch = std::get_if<Launch>(&issued.instruction);
+    if (launch == nullptr || issued.why.loop != static_cast<std::int32_t>(from)) continue;
+    if (std::ranges::none_of(launch->operands, [&](const Operand& one) { return goes_around(role, region_of(one)); }))
+      continue;
+    issued.why.loop = static_cast<std::int32_t>(to);
+    return true;
+  }
+  return false;
+}
+
+bool change_message(Program& program, const Instructions& where) {
+  for (std::size_t i = where.first; i < where.second && program.loops.size() > 1; ++i)
+    if (auto* exchange = std::get_if<Exchange>(&program.instructions[i].instruction)) {
+      std::int32_t& loop = exchange->sends.empty() ? exchange->receives[0].loop : exchange->sends[0].loop;
+      loop = loop == 0 ? 1 : 0;
+      return true;
+    }
   return false;
 }
 
@@ -172,32 +215,93 @@ std::vector<Mutation> mutations() {
   const auto next = [](Region& region, const Buffer& ring) {
     region.offset = (region.offset / ring.stride + 1) % ring.parts() * ring.stride + region.offset % ring.stride;
   };
-  const auto ring_behind = [](auto how) { return [how](Role& role, Program&) { return change_rings(role, how); }; };
+  const auto rings = [](auto how) {
+    return [how](Role& role, Program&, std::size_t) { return change_rings(role, how); };
+  };
+  const auto loop_with = [](auto how) {
+    return [how](Role&, Program& program, std::size_t loop) { return how(program.loops[loop]), true; };
+  };
+  const auto all_loops = [](auto how) {
+    return [how](Role&, Program& program, std::size_t) {
+      std::ranges::for_each(program.loops, how);
+      return program.loops.size() > 1;
+    };
+  };
   return {
-      {"a pass more", [](Role&, Program& program) { return ++program.loop.times, true; }},
-      {"a pass fewer", [](Role&, Program& program) { return --program.loop.times, true; }},
-      {"other micro-batches", [](Role&, Program& program) { return ++program.loop.micro_batches, true; }},
-      {"begins earlier", [](Role&, Program& program) { return --program.loop.first, true; }},
-      {"begins later", [](Role&, Program& program) { return ++program.loop.first, true; }},
-      {"ends earlier", [](Role&, Program& program) { return --program.loop.last, true; }},
-      {"ends later", [](Role&, Program& program) { return ++program.loop.last, true; }},
-      {"ends twice as late",
-       [](Role&, Program& program) { return program.loop.last += program.loop.size() / 2, true; }},
-      {"rings move on further", ring_behind([](Buffer& ring) { ++ring.advance; })},
-      {"rings stay", ring_behind([](Buffer& ring) { ring.advance = 0; })},
-      {"rings are shorter", ring_behind([](Buffer& ring) { ring.bytes -= ring.stride; })},
+      {"a pass more", loop_with([](Loop& loop) { ++loop.times; })},
+      {"a pass fewer", loop_with([](Loop& loop) { --loop.times; })},
+      {"other micro-batches", loop_with([](Loop& loop) { ++loop.micro_batches; })},
+      {"a pass more of every loop", all_loops([](Loop& loop) { ++loop.times; })},
+      {"a pass fewer of every loop", all_loops([](Loop& loop) { --loop.times; })},
+      {"other micro-batches in every loop", all_loops([](Loop& loop) { ++loop.micro_batches; })},
+      {"begins earlier", loop_with([](Loop& loop) { --loop.first; })},
+      {"begins later", loop_with([](Loop& loop) { ++loop.first; })},
+      {"ends earlier", loop_with([](Loop& loop) { --loop.last; })},
+      {"ends later", loop_with([](Loop& loop) { ++loop.last; })},
+      {"ends twice as late", loop_with([](Loop& loop) { loop.last += loop.size() / 2; })},
+      {"is missing",
+       [](Role&, Program& program, std::size_t loop) {
+         if (program.loops.size() == 1) return false;
+         program.loops.erase(program.loops.begin() + static_cast<std::ptrdiff_t>(loop));
+         return true;
+       }},
+      {"comes in another place",
+       [](Role&, Program& program, std::size_t loop) {
+         std::swap(program.loops[loop], program.loops[program.loops.size() - 1 - loop]);
+         return program.loops.size() > 1;
+       }},
+      {"rings move on further", rings([](Buffer& ring) { ++ring.advance; })},
+      {"rings stay", rings([](Buffer& ring) { ring.advance = 0; })},
+      {"rings are shorter", rings([](Buffer& ring) { ring.bytes -= ring.stride; })},
+      {"micro-batches share parts",
+       [](Role& role, Program&, std::size_t) {
+         bool any = false;
+         for (Buffer& ring : role.buffers)
+           if (ring.category != Category::inputs) any = std::exchange(ring.own_parts, false) || any;
+         return any;
+       }},
       {"another part in the loop",
-       [next](Role& role, Program& program) { return change_region(role, program, true, next); }},
+       [next](Role& role, Program& program, std::size_t loop) {
+         return change_region(role, program, inside(program, loop), next);
+       }},
       {"another part behind the loop",
-       [next](Role& role, Program& program) { return change_region(role, program, false, next); }},
+       [next](Role& role, Program& program, std::size_t loop) {
+         return change_region(role, program, behind(program, loop), next);
+       }},
+      {"another part before the loop",
+       [next](Role& role, Program& program, std::size_t loop) {
+         return program.loops.size() > 1 && change_region(role, program, before(program, loop), next);
+       }},
       {"between two parts",
-       [](Role& role, Program& program) {
-         return change_region(role, program, true,
+       [](Role& role, Program& program, std::size_t loop) {
+         return change_region(role, program, inside(program, loop),
                               [](Region& region, const Buffer& ring) { region.offset += ring.stride / 2 / 64 * 64; });
        }},
+      {"goes with another loop inside",
+       [](Role& role, Program& program, std::size_t loop) {
+         return change_loop(role, program, inside(program, loop), loop, loop + 1);
+       }},
+      {"goes with another loop behind",
+       [](Role& role, Program& program, std::size_t loop) {
+         return program.loops.size() > 1 &&
+                change_loop(role, program, behind(program, loop), loop, program.loops.size() - 1 - loop);
+       }},
+      {"goes with another loop before",
+       [](Role& role, Program& program, std::size_t loop) {
+         return program.loops.size() > 1 &&
+                change_loop(role, program, before(program, loop), loop, program.loops.size() - 1 - loop);
+       }},
+      {"goes with a loop that is not there",
+       [](Role& role, Program& program, std::size_t loop) {
+         return change_loop(role, program, behind(program, loop), loop, program.loops.size());
+       }},
+      {"a message goes with another loop inside",
+       [](Role&, Program& program, std::size_t loop) { return change_message(program, inside(program, loop)); }},
+      {"a message goes with another loop behind",
+       [](Role&, Program& program, std::size_t loop) { return change_message(program, behind(program, loop)); }},
       {"what the round before reads",
-       [](Role&, Program& program) {
-         const Loop& loop = program.loop;
+       [](Role&, Program& program, std::size_t index) {
+         const Loop& loop = program.loops[index];
          for (std::int32_t i = loop.first; i < loop.last; ++i) {
            Issued &now = program.instructions[static_cast<std::size_t>(i)],
                   &before = program.instructions[static_cast<std::size_t>(i - loop.size())];
@@ -208,15 +312,19 @@ std::vector<Mutation> mutations() {
          return false;
        }},
       {"an instruction fewer",
-       [](Role&, Program& program) {
-         program.instructions.erase(program.instructions.begin() + program.loop.first + program.loop.size() / 2);
-         --program.loop.last;
+       [](Role&, Program& program, std::size_t index) {
+         const Loop& loop = program.loops[index];
+         program.instructions.erase(program.instructions.begin() + loop.first + loop.size() / 2);
+         --program.loops[index].last;
+         for (std::size_t later = index + 1; later < program.loops.size(); ++later)
+           --program.loops[later].first, --program.loops[later].last;
          return true;
        }},
       {"no waits in the loop",
-       [](Role&, Program& program) {
+       [](Role&, Program& program, std::size_t index) {
+         const Loop& loop = program.loops[index];
          bool any = false;
-         for (std::int32_t i = program.loop.first; i < program.loop.last; ++i) {
+         for (std::int32_t i = loop.first; i < loop.last; ++i) {
            StreamClock& after = program.instructions[static_cast<std::size_t>(i)].after;
            any = any || !(after == StreamClock());
            after = {};
@@ -224,14 +332,26 @@ std::vector<Mutation> mutations() {
          return any;
        }},
       {"waits of a pass earlier",
-       [](Role&, Program& program) {
+       [](Role&, Program& program, std::size_t index) {
+         const Loop& loop = program.loops[index];
          bool any = false;
-         for (std::int32_t i = program.loop.first; i < program.loop.last; ++i)
+         for (std::int32_t i = loop.first; i < loop.last; ++i)
            for (std::int32_t& one : program.instructions[static_cast<std::size_t>(i)].after.at)
-             if (one >= program.loop.size()) one -= program.loop.size(), any = true;
+             if (one >= loop.size()) one -= loop.size(), any = true;
          return any;
        }},
   };
+}
+
+// The first and the last stage of a plan, and the first and the last of their loops.
+std::vector<std::pair<std::size_t, std::size_t>> places_of(const Plan& plan) {
+  std::vector<std::pair<std::size_t, std::size_t>> places;
+  for (std::size_t stage = 0; stage < plan.roles.size(); stage += std::max<std::size_t>(plan.roles.size() - 1, 1)) {
+    const std::size_t loops = step_of(plan.roles[stage]).loops.size();
+    for (std::size_t loop = 0; loop < loops; loop += std::max<std::size_t>(loops - 1, 1))
+      places.emplace_back(stage, loop);
+  }
+  return places;
 }
 
 }  // namespace
@@ -242,11 +362,11 @@ TEST_CASE("the proof refuses every loop that is not one") {
     const Plan plan = golden_compiled(job).plan;
     if (!loops(plan)) continue;
     for (const Mutation& mutation : mutations())
-      for (const std::size_t stage : {std::size_t{0}, plan.roles.size() - 1}) {
+      for (const auto& [stage, loop] : places_of(plan)) {
         Plan spoiled = plan;
         Role& role = spoiled.roles[stage];
         Program& program = role.programs[static_cast<std::size_t>(role.program_index(ProgramKind::step))];
-        if (!program.loops() || !mutation.apply(role, program)) {
+        if (!mutation.apply(role, program, loop)) {
           ++skipped;
           continue;
         }
@@ -258,11 +378,10 @@ TEST_CASE("the proof refuses every loop that is not one") {
           continue;
         }
         (holds ? accepted : refused) += 1;
-        if (holds) MESSAGE(job.name << ", stage " << stage << ": " << mutation.name);
+        if (holds) MESSAGE(job.name << ", stage " << stage << ", loop " << loop << ": " << mutation.name);
         CHECK_FALSE(holds);
-        if (plan.roles.size() == 1) break;
       }
   }
   MESSAGE(refused << " refused, " << accepted << " accepted, " << skipped << " that change nothing or do not apply");
-  CHECK(refused >= 500);
+  CHECK(refused >= 1100);
 }

@@ -240,11 +240,14 @@ TEST_CASE("both ends of a message carry the same, and a stage has made what it s
                  "sends what it has not made for that"));
   CHECK(mentions(found(kMakeX, replaced(kSendX, kPartX, later), replaced(kReceiveX, kPartX, later)),
                  "takes it for"));  // the buffers are of micro-batch 0
-  for (const char* why : {"# forward mb=1 chunk=0", "# forward mb=0 chunk=1", "# backward mb=0 chunk=0", "# load"}) {
+  const auto made_for = [&](const char* why) {
+    return found(replaced(kMakeX, "# forward mb=0 chunk=0", why), kSendX, kReceiveX);
+  };
+  for (const char* why : {"# forward mb=0 chunk=1", "# backward mb=0 chunk=0", "# load"}) {
     CAPTURE(std::string(why));
-    CHECK(mentions(found(replaced(kMakeX, "# forward mb=0 chunk=0", why), kSendX, kReceiveX),
-                   "sends what it has not made for that"));
+    CHECK(mentions(made_for(why), "sends what it has not made for that"));
   }
+  CHECK(mentions(made_for("# forward mb=1 chunk=0"), "touches what is of another micro-batch"));
 }
 
 TEST_CASE("two stages that both send first wait for ever, unless in one exchange") {

@@ -57,7 +57,7 @@ Replay replay(const Program& program, const StreamSchedule& schedule, std::int64
     }
     bool ordered = mine.begun;
     for (std::size_t s = 0; s < kNumStreams; ++s)
-      ordered = ordered && mine.ended[s] >= wait_in_pass(program.loop, issued.after[s], pass);
+      ordered = ordered && mine.ended[s] >= awaited(program.loops, issued.after[s], i, pass);
     const std::int32_t number = number_of(program, place);
     if (!ordered) result.broken.push_back(number);
     mine.ended[static_cast<std::size_t>(issued.stream)] = number;

@@ -32,6 +32,10 @@ const Many kJobs[] = {
     {"gpt r4 full_shard p2 1f1b m1 keep:step full bf16", 8, 32, 2},
     {"gpt r4 ddp t2 p2 1f1b m1 muon clip", 8, 32, 1},
     {"packed r2 ddp p2 zb_h1 m1 drop", 1, 256, 1},
+    {"gpt r2 ddp p2 gpipe m1 clip drop ignore", 1, 40, 1},
+    {"llama r4 full_shard p2 gpipe m1 keep:pass", 8, 32, 2},
+    {"gpt r4 ddp t2 p2 looped_bfs v2 m1 muon clip", 8, 32, 1},
+    {"packed r2 ddp p2 looped_bfs v1 m1 drop", 1, 64, 1},
 };
 
 }  // namespace

@@ -37,8 +37,8 @@ For phase_of(Action::Kind kind) {
 }
 
 // Of what belongs to a pass.
-Provenance why_of(For phase, int micro_batch, int chunk) {
-  return {.phase = phase, .chunk = static_cast<std::int16_t>(chunk), .micro_batch = micro_batch};
+Provenance why_of(For phase, int micro_batch, int chunk, std::int32_t loop) {
+  return {.phase = phase, .chunk = static_cast<std::int16_t>(chunk), .micro_batch = micro_batch, .loop = loop};
 }
 
 // Each chunk forward once: what an evaluation does.
@@ -54,6 +54,7 @@ Schedule forward_only(const Schedule& schedule) {
 struct UnitUse {
   std::size_t unit;
   int micro_batch, chunk;
+  std::int32_t loop;      // of the action, in the program
   std::size_t next;       // use of the same unit; SIZE_MAX: none
   std::size_t next_pass;  // the same in this micro-batch
 };
@@ -81,31 +82,38 @@ class Passes {
     for (std::size_t i = 0; i < actions_.size(); ++i) {
       mark(i);
       emit_.transfer(memory, transfers[i]);
-      act(memory, actions_[i]);
+      act(memory, i);
     }
     emit_.transfer(memory, transfers.back());
   }
 
-  const RoundMarks& marks() const { return marks_; }
+  const std::vector<RoundMarks>& marks() const { return marks_; }
 
  private:
   // Instructions at which rounds begin and end.
   void mark(std::size_t action) {
     if (cut_.rounds == nullptr) return;
-    const auto stage = static_cast<std::size_t>(stage_);
-    const std::size_t first = cut_.rounds->first[stage], size = cut_.rounds->size[stage];
+    const std::vector<Rounds::Repeated>& loops = cut_.rounds->loops[static_cast<std::size_t>(stage_)];
+    marks_.resize(loops.size());
     const auto here = static_cast<std::int32_t>(role_.programs.back().instructions.size());
-    if (action + size == first) marks_.before = here;
-    if (action == first) marks_.first = here;
-    if (action == first + size) marks_.last = here;
+    for (std::size_t i = 0; i < loops.size(); ++i) {
+      if (action + loops[i].size == loops[i].first) marks_[i].before = here;
+      if (action == loops[i].first) marks_[i].first = here;
+      if (action == loops[i].first + loops[i].size) marks_[i].last = here;
+    }
+  }
+
+  std::int32_t loop_of(std::size_t action) const {
+    return cut_.rounds == nullptr ? 0 : cut_.rounds->loop_of(static_cast<std::size_t>(stage_), action);
   }
 
   const Phase& phase(const Action& action) const {
     return phases_[static_cast<std::size_t>(action.chunk)].at(action.kind);
   }
 
-  void act(GraphMemory& memory, const Action& action) {
-    const auto why = emit_.because(why_of(phase_of(action.kind), action.micro_batch, action.chunk));
+  void act(GraphMemory& memory, std::size_t index) {
+    const Action& action = actions_[index];
+    const auto why = emit_.because(why_of(phase_of(action.kind), action.micro_batch, action.chunk, loop_of(index)));
     share_with_neighbour(memory, action);
     const Phase& now = phase(action);
     for (std::size_t i = 0; i < now.nodes.size(); ++i) {
@@ -124,7 +132,7 @@ class Passes {
     const std::size_t ahead = std::min(uses_.size(), opened_ + 1 + static_cast<std::size_t>(options_.data->prefetch()));
     for (; asked_ < ahead; ++asked_) {
       const UnitUse& use = uses_[asked_];
-      const auto why = emit_.because(why_of(For::gather, use.micro_batch, use.chunk));
+      const auto why = emit_.because(why_of(For::gather, use.micro_batch, use.chunk, use.loop));
       options_.data->before_use(role_.units[use.unit], {}, step_);
     }
     ++opened_;
@@ -151,11 +159,12 @@ class Passes {
   void find_uses() {
     completions_.assign(role_.units.size(), 0);
     current_.assign(role_.units.size(), 0);
-    for (const Action& action : actions_) {
+    for (std::size_t index = 0; index < actions_.size(); ++index) {
+      const Action& action = actions_[index];
       const Phase& now = phase(action);
       for (std::size_t i = 0; i < now.nodes.size(); ++i) {
         for (std::size_t unit : now.opens[i])
-          uses_.push_back({unit, action.micro_batch, action.chunk, SIZE_MAX, SIZE_MAX});
+          uses_.push_back({unit, action.micro_batch, action.chunk, loop_of(index), SIZE_MAX, SIZE_MAX});
         for (std::size_t unit : now.completes[i]) ++completions_[unit];
       }
     }
@@ -181,7 +190,7 @@ class Passes {
   std::size_t opened_ = 0, asked_ = 0;                 // of uses_
   std::vector<std::size_t> current_;                   // of each unit: the use that is open
   std::vector<int> completions_;                       // of each unit: how often its gradients are still to be complete
-  RoundMarks marks_;
+  std::vector<RoundMarks> marks_;                      // of each loop
 };
 
 // What the roles of a plan have in common, and the units of each.
@@ -266,9 +275,7 @@ class Assembly {
     passes.run(memory);
     finish(memory, count, step);
     if (const Rounds* rounds = common_.train->rounds)
-      folded_ = fold(role_, role_.programs.size() - 1, passes.marks(), rounds->times, rounds->micro_batches,
-                     emit_.successions()) &&
-                folded_;
+      folded_ = fold(role_, role_.programs.size() - 1, passes.marks(), *rounds, emit_.successions()) && folded_;
   }
 
   bool has_loss(const GraphMemory& memory) const { return memory.cut->loss_stage == stage_; }
@@ -438,6 +445,7 @@ constexpr int kAllAlike = -1;
 // The roles of a plan, or of one with loops. Of those a stage whose rounds are not alike, with which nothing else is
 // worth its time; kAllAlike: there is none. `likely`: the stage to look at first.
 int assemble_roles(const AssembleOptions& options, const Rounds* rounds, int likely, Plan& plan) {
+  if (options.on_list) options.on_list(rounds != nullptr ? rounds->left : options.micro_batches);
   const Common common = common_of(options, rounds);
   plan.roles.assign(static_cast<std::size_t>(options.mesh.size(Axis::pipeline)), {});
   std::atomic<int> unlike = kAllAlike;
@@ -463,14 +471,22 @@ int assemble_roles(const AssembleOptions& options, const Rounds* rounds, int lik
 // Rounds settle only some way behind the warm-up, later where gathers run ahead.
 constexpr int kMargins[] = {2, 4, 8};
 
-// False where the schedule has no rounds, or those of some role are not alike.
+bool has_several_loops(const Plan& plan) {
+  return std::ranges::any_of(plan.roles, [](const Role& role) {
+    return std::ranges::any_of(role.programs, [](const Program& program) { return program.loops.size() > 1; });
+  });
+}
+
+// False where the schedule has no rounds, or those of some role are not alike. With several loops a stage may learn of
+// others long after its warm-up, and only the proof tells whether passes have settled by then.
 bool assemble_with_loop(const AssembleOptions& options, Plan& plan) {
   int unlike = 0;  // with a smaller margin
   for (const int margin : kMargins) {
     const std::optional<Rounds> rounds = find_rounds(options.schedule, options.micro_batches, margin);
     if (!rounds) return false;  // nor with a larger margin
     unlike = assemble_roles(options, &*rounds, unlike, plan);
-    if (unlike == kAllAlike) return true;
+    if (unlike == kAllAlike && (!has_several_loops(plan) || violations(plan).empty())) return true;
+    unlike = std::max(unlike, 0);
   }
   return false;
 }
@@ -483,7 +499,7 @@ Plan assemble(const AssembleOptions& options) {
   plan.drifts = options.train != nullptr && options.data->averages();
   const bool may_loop = options.train != nullptr && options.loops;
   if (!may_loop || !assemble_with_loop(options, plan)) assemble_roles(options, nullptr, 0, plan);
-  if (options.proved) verify(plan);
+  if (options.proved && !has_several_loops(plan)) verify(plan);
   return plan;
 }
 

@@ -16,7 +16,7 @@ struct CutGraph {
 
   const Graph* graph = nullptr;
   Schedule schedule;
-  const Rounds* rounds = nullptr;  ///< what makes a loop of the program; null: every micro-batch is in `schedule`
+  const Rounds* rounds = nullptr;  ///< what makes loops of the program; null: every micro-batch is in `schedule`
   int micro_batches = 1;           ///< of the step
   bool splits_backward = false;    ///< some stage puts off weight parts
   int loss_stage = -1;             ///< where the loss is computed; -1: nowhere
@@ -34,7 +34,7 @@ struct CutGraph {
 
 /// REQUIRES: `graph` outlives the result; its nodes' chunks are those of the schedule.
 CutGraph cut(const Graph& graph, Schedule schedule, int micro_batches);
-/// The same for a step with a loop. REQUIRES: `rounds` outlives the result.
+/// The same for a step with loops. REQUIRES: `rounds` outlives the result.
 CutGraph cut(const Graph& graph, const Rounds& rounds, int micro_batches);
 
 }  // namespace trainer

@@ -86,6 +86,7 @@ Emitter::Because Emitter::because(Provenance::Phase phase, const Unit& unit) {
   why.phase = phase;
   why.chunk = why_.chunk;
   why.micro_batch = why_.micro_batch;
+  why.loop = why_.loop;
   why.unit = static_cast<std::int32_t>(&unit - role_.units.data());
   return because(why);
 }

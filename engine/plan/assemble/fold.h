@@ -1,10 +1,11 @@
-// Folding: a program of a few rounds becomes one with a loop. The round that loops must do what the round before it
+// Folding: a program of a few rounds becomes one with loops. A round that loops must do what the round before it
 // did, for later micro-batches and in other buffers; those buffers become rings.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "engine/plan/assemble/rounds.h"
 #include "engine/plan/plan.h"
 
 namespace trainer {
@@ -20,9 +21,9 @@ struct RoundMarks {
   std::int32_t before = -1, first = -1, last = -1;
 };
 
-/// Makes instructions [first, last) of the program a loop. False where the rounds are not alike or rings would take
-/// much more memory; the role is then of no use. `successions` of every buffer of the role.
-bool fold(Role& role, std::size_t program, const RoundMarks& marks, int times, int micro_batches,
+/// Makes instructions [first, last) of each of the marks a loop. False where the rounds are not alike or rings would
+/// take much more memory; the role is then of no use. `successions` of every buffer of the role.
+bool fold(Role& role, std::size_t program, const std::vector<RoundMarks>& marks, const Rounds& rounds,
           const std::vector<Succession>& successions);
 
 /// Takes away buffers that no instruction, unit or scalar names.

@@ -1,5 +1,6 @@
 // A stage repeats itself where each action is that of a round before, for micro-batches a round later. Rounds of one
-// micro-batch are tried first, then longer ones: interleaved schedules take as many as they have stages.
+// micro-batch are tried first, then longer ones: interleaved schedules take as many as they have stages. Where that is
+// not found, a stage may take all micro-batches through one pass of a chunk, then through the next.
 #include "engine/plan/assemble/rounds.h"
 
 #include <algorithm>
@@ -49,8 +50,33 @@ Rounds shortened(const Schedule& schedule, const std::vector<Repetition>& stages
       left.push_back(actions[i]);
       left.back().micro_batch -= (times - 1) * round;
     }
-    result.first.push_back(loop);
-    result.size.push_back(size);
+    result.loops.push_back({{0, loop, size}});
+  }
+  return result;
+}
+
+// The same where every stage takes all micro-batches through one pass after another, in order. Messages run ahead or
+// behind by up to a round for each stage, so that many rounds more stay on both sides.
+std::optional<Rounds> sweeps(const Schedule& schedule, int micro_batches, int margin) {
+  const int beside = margin + static_cast<int>(schedule.stages.size());
+  const auto all = static_cast<std::size_t>(micro_batches), before = static_cast<std::size_t>(beside);
+  Rounds result;
+  result.micro_batches = 1;
+  result.left = 2 * beside + 1;
+  result.times = micro_batches - result.left + 1;
+  if (result.times - 1 < kLeastSaved) return std::nullopt;
+  result.schedule.stage_of_chunk = schedule.stage_of_chunk;
+  for (const std::vector<Action>& actions : schedule.stages) {
+    std::vector<Action>& left = result.schedule.stages.emplace_back();
+    std::vector<Rounds::Repeated>& loops = result.loops.emplace_back();
+    if (actions.empty() || actions.size() % all != 0) return std::nullopt;
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      const Action &one = actions[i], &first = actions[i / all * all];
+      const auto micro_batch = static_cast<int>(i % all);
+      if (one.kind != first.kind || one.chunk != first.chunk || one.micro_batch != micro_batch) return std::nullopt;
+      if (micro_batch == 0) loops.push_back({left.size(), left.size() + before, 1});
+      if (micro_batch < result.left) left.push_back(one);
+    }
   }
   return result;
 }
@@ -69,7 +95,7 @@ std::optional<Rounds> find_rounds(const Schedule& schedule, int micro_batches, i
     if (times >= 2 && (times - 1) * round >= kLeastSaved)
       return shortened(schedule, stages, micro_batches, round, times);
   }
-  return std::nullopt;
+  return sweeps(schedule, micro_batches, margin);
 }
 
 }  // namespace trainer

@@ -26,18 +26,21 @@ bool joins_stages(const Instruction& instruction) {
   return collective != nullptr ? collective->axes.has(Axis::pipeline) : std::holds_alternative<Exchange>(instruction);
 }
 
-// What joins stages of a program, every pass over its loop written out.
+// What joins stages of a program, every pass over its loops written out.
 Program meetings_of(const Role& role, const Program& program) {
   Program result{program.kind, {}};
-  const Loop& loop = program.loop;
-  const auto add = [&](std::int32_t first, std::int32_t last, std::int64_t pass) {
+  const auto add = [&](std::int32_t first, std::int32_t last, std::int32_t pass) {
     for (std::int32_t i = first; i < last; ++i)
-      if (const Issued& issued = program.instructions[static_cast<std::size_t>(i)]; joins_stages(issued.instruction))
-        result.instructions.push_back(in_pass(role, loop, issued, pass));
+      if (joins_stages(program.instructions[static_cast<std::size_t>(i)].instruction))
+        result.instructions.push_back(in_run(role, program, i, pass));
   };
-  add(0, loop.first, 0);
-  for (std::int32_t pass = 0; pass < loop.times; ++pass) add(loop.first, loop.last, pass);
-  add(loop.last, static_cast<std::int32_t>(program.instructions.size()), loop.times - 1);
+  std::int32_t at = 0;
+  for (const Loop& loop : program.loops) {
+    add(at, loop.first, 0);
+    for (std::int32_t pass = 0; pass < loop.times; ++pass) add(loop.first, loop.last, pass);
+    at = loop.last;
+  }
+  add(at, static_cast<std::int32_t>(program.instructions.size()), 0);
   return result;
 }
 
@@ -330,7 +333,7 @@ void prove_communication(const Plan& plan, std::size_t program, const MeshPoint&
   std::vector<const Program*> listed;
   for (const Role& role : plan.roles) listed.push_back(&role.programs[program]);
   Play(plan, listed, point, true, found).run();
-  if (!found.empty() || std::none_of(listed.begin(), listed.end(), [](const Program* one) { return one->loops(); }))
+  if (!found.empty() || std::none_of(listed.begin(), listed.end(), [](const Program* one) { return one->repeats(); }))
     return;
   std::vector<Program> meetings;
   std::vector<const Program*> all;

@@ -303,12 +303,16 @@ bool Flow::same(const Facts& a, const Facts& b) {
          (a.run == 0 || a.phase == b.phase);
 }
 
-// A pass over the loop leaves the facts that it found, in the next parts of rings (loop.h).
-void Flow::meet_loop() {
-  if (!program_.loops()) return;
-  if (at_ == static_cast<std::size_t>(program_.loop.first) && loop_.met == Met::not_yet)
-    loop_ = {Met::found, memory_, units_, packed_, scalar_updates_};
-  if (at_ != static_cast<std::size_t>(program_.loop.last) || loop_.met != Met::found) return;
+// May come to a place twice.
+void Flow::meet_loops() {
+  if (found_.loop != nullptr && at_ == static_cast<std::size_t>(found_.loop->last)) leave_loop();
+  if (found_.loop != nullptr || loops_met_ == program_.loops.size()) return;
+  const Loop& next = program_.loops[loops_met_];
+  if (at_ == static_cast<std::size_t>(next.first)) found_ = {&next, memory_, units_, packed_, scalar_updates_};
+}
+
+// A pass over a loop leaves the facts that it found, in the next parts of rings (loop.h).
+void Flow::leave_loop() {
   const auto moved_by = [](Facts facts, std::int64_t bytes) {
     facts.base += facts.layout >= 0 ? bytes : 0;
     if (facts.run > 0) facts.phase = ((facts.phase + bytes) % facts.run + facts.run) % facts.run;
@@ -323,23 +327,24 @@ void Flow::meet_loop() {
                       });
     return found;
   };
-  const auto alike = [&](BufferId ring, const Facts& before, const Facts& now) {
+  const auto alike = [&](BufferId ring, std::int64_t, const Facts& before, const Facts& now) {
     return same(before, now) || (ring >= 0 && !writes(before.writer, ring) &&
                                  !writes(now.writer, ring));  // of buffers that were there before
   };
   const auto program = static_cast<std::int32_t>(&program_ - role_.programs.data());
-  const AddressMap<Facts> moved = after_pass(loop_.memory, role_, program, moved_by);
-  if (!same_everywhere(moved, memory_, role_, program, alike))
+  const std::vector<BufferId> rings = rings_of(role_, program, *found_.loop);
+  const AddressMap<Facts> moved = after_pass(found_.memory, role_, program, rings, moved_by);
+  if (!same_everywhere(moved, memory_, role_, rings, alike))
     report_(at_ - 1, "ends a pass that leaves bytes of another kind than it found");
-  if (loop_.units != units_ || loop_.packed != packed_ || loop_.scalar_updates != scalar_updates_)
+  if (found_.units != units_ || found_.packed != packed_ || found_.scalar_updates != scalar_updates_)
     report_(at_ - 1, "ends a pass that updates units");
-  loop_ = {};
-  loop_.met = Met::left;
+  found_ = {};
+  ++loops_met_;
 }
 
 void Flow::run_until(std::size_t end) {
   for (;; ++at_) {
-    meet_loop();
+    meet_loops();
     if (at_ >= end) return;
     const Instruction& instruction = program_.instructions[at_].instruction;
     if (const auto* one = std::get_if<Launch>(&instruction))

@@ -80,7 +80,8 @@ class Flow {
     report_(i, what + " along " + std::string(name_of(axis)));
   }
 
-  void meet_loop();
+  void meet_loops();
+  void leave_loop();
   void launch(std::size_t i, const Launch& launch);
   void graph_op(std::size_t i, const Launch& launch, const Signature& signature);
   void copy(std::size_t i, const Launch& launch, const Signature& signature);
@@ -132,15 +133,16 @@ class Flow {
   std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
   int scalar_updates_ = 0;
   std::vector<Facts> inputs_, outputs_;  // of the launch at hand
-  // What the program's loop found.
-  enum class Met : std::uint8_t { not_yet, found, left };
-  struct {
-    Met met = Met::not_yet;
+  // What the loop at hand found.
+  struct Found {
+    const Loop* loop = nullptr;
     AddressMap<Facts> memory;
     std::vector<UnitRecord> units;
     std::map<BufferId, std::pair<std::size_t, std::int32_t>> packed;
     int scalar_updates = 0;
-  } loop_;
+  };
+  Found found_;
+  std::size_t loops_met_ = 0;
   bool renews_ = false;  // the program must renew every copy of the masters
 };
 

@@ -14,7 +14,9 @@ namespace trainer {
 ///    inside the allocation, every wait points back in issue order; buffers and workspaces begin at multiples of
 ///    kBufferAlignment, operands of kernels at multiples of kOperandAlignment, of one element at a multiple of its
 ///    size;
-///  - nothing is read before it is written, nor after its memory was taken over by another buffer;
+///  - nothing is read before it is written, nor after its memory was taken over by another buffer; a pass touches what
+///  is
+///    of its micro-batch, or of none;
 ///  - two accesses of the same address, one of them a write, are ordered by streams and waits;
 ///  - communication is issued on a stream that is for it, all of a group on the same; the collectives of a group match
 ///    in name, kind, dtype and bytes on all members, every send meets the receive of the same value and micro-batch,
