@@ -32,7 +32,8 @@ Lora lora_of(const AdapterJob& job) {
           .alpha = job.alpha,
           .dropout = job.dropout,
           .targets = job.targets,
-          .scaled_by_root = job.scaled_by_root};
+          .scaled_by_root = job.scaled_by_root,
+          .magnitude = job.magnitude};
 }
 
 /// The globs without those that a mistake is about.

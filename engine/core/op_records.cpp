@@ -546,6 +546,20 @@ OpRecord make(Op op) {
                                   "from the last")},
               .timed_as = "sum_leading",
               .note = "the sum over a dim / n"};
+    case Op::row_squares:
+      return {.op = op,
+              .traits = {costly},
+              .operands = {parameter("weight", "c [out, in]"), parameter("a", "c [rank, in]"),
+                           parameter("b", "c [out, rank]"), out("squares", "f32 [out]")},
+              .attributes = {real("factor")},
+              .work = WorkClass::own,
+              .note = "of each row of weight + factor · b a the sum of its squares"};
+    case Op::over_root:
+      return {.op = op,
+              .traits = {},
+              .operands = {in("x", "c [n]"), in("squares", "f32 [n]"), out("y", "c [n]")},
+              .timed_as = "mul",
+              .note = "x / √squares; 0 where squares are 0"};
     case Op::mean_grad:
       return {.op = op,
               .traits = {backward},

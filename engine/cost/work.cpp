@@ -144,6 +144,8 @@ Work of_own(const Signature& s) {
   switch (s.op) {
     case Op::embedding:
       return by_rows(s, "embedding", last_shape(s));
+    case Op::row_squares:  // sums of products on vectors, as a product in f32 has them
+      return {"linear", DType::f32, {shape(s, 0)[1], shape(s, 1)[0], shape(s, 0)[0]}, cost_of(s).flops};
     case Op::embedding_grad:
       return of_embedding_grad(s);
     case Op::layer_norm:

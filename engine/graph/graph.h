@@ -85,6 +85,7 @@ struct Init {
   double constant = 0;
   double uniform = 0;
   bool sinusoids = false;  ///< of a matrix: row p is sin(p·f_j) and behind them cos(p·f_j), f from 1 to 1/10000
+  std::string norms_of{};  ///< the norm of each row of this parameter, which is loaded before
 };
 
 struct Parameter {

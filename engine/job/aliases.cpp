@@ -174,7 +174,7 @@ const Row kKeys[] = {
     {"lora_dropout", {"adapter.dropout", kAdapter}},
     {"target_modules lora_target_modules lora_target_linear lora_layers", {"adapter.targets", kAdapter}},
     {"use_rslora rslora rs_lora", {"adapter.scaled_by_root", kAdapter}},
-    {"use_dora dora", {"adapter.magnitude", "DoRA is not built"}},
+    {"use_dora dora", {"adapter.magnitude", kAdapter}},
     {"freeze frozen unfrozen_parameters modules_to_save trainable_params requires_grad",
      {"trainable", "globs over the parameters that are trained; the others are frozen"}},
     {"ema ema_decay", {"", "no average of the weights is kept"}},

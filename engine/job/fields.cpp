@@ -126,8 +126,8 @@ Fields adapter() {
                "Linears that get one: all but the head, or globs over names of nodes, or ends of names (q_proj).",
                {word({"all-linear"}), list(text(), 1)}, "all-linear"),
       optional("scaled_by_root", "Scaled by alpha / sqrt(rank) instead (rsLoRA).", {flag()}, "false"),
-      optional("magnitude", "Trains the magnitude of each row apart (DoRA); true is an error: it is not built.",
-               {flag()}, "false"),
+      optional("magnitude", "Trains the norm of each row of base and adapter apart (DoRA, Liu et al. 2024).", {flag()},
+               "false"),
       optional("from",
                "Initial values: a checkpoint of an adapter, a folder with one of peft (keys left out are then those of "
                "its adapter_config.json), or a .safetensors file; null: A is drawn, B is zero.",

@@ -51,7 +51,7 @@ struct AdapterJob {
   double dropout = 0;
   std::vector<std::string> targets{};  ///< globs over linears, or last parts of their names; empty: all but the head
   bool scaled_by_root = false;         ///< alpha / √rank in place of alpha / rank
-  bool magnitude = false;              ///< DoRA, which `unsupported` refuses
+  bool magnitude = false;              ///< DoRA: the norms of rows are trained apart
   std::optional<std::string>
       from{};  ///< a checkpoint of an adapter, a folder of PEFT or a .safetensors file, to start from
 };

@@ -13,9 +13,6 @@ std::vector<Diagnostic> unsupported(const LoadedJob& loaded) {
     mistakes.push_back(loaded.at("precision.reduce",
                                  "a sum of scaled gradients leaves f16 at 65504, however small each of them is",
                                  "f32, bf16"));
-  if (loaded.job.adapter && loaded.job.adapter->magnitude)
-    mistakes.push_back(
-        loaded.at("adapter.magnitude", "DoRA, which trains the magnitude of each row apart, is not built", "false"));
   return mistakes;
 }
 

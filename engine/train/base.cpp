@@ -172,6 +172,7 @@ SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compile
   load_weights(rank, base.tensors, base.path, base.exact(), of_model(compiled));
   if (!job.adapter->from) {
     draw_weights(rank, job.seed, threads, of_adapter(compiled));
+    take_norms(rank, base.tensors);
     return base_of(compiled, base, communicator, channel);
   }
   const WeightSource start = open_weights(*job.adapter->from, names_of(job), rank.rank, channel, tell);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/core/error.h"
+#include "engine/core/narrow.h"
 #include "engine/core/parallel.h"
 #include "engine/core/random.h"
 #include "engine/job/peft_config.h"
@@ -347,6 +348,45 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, con
     parameters_of(loaded, *unit).write(piece, values.data());
   };
   for_each_index(draws.size(), draw, static_cast<std::size_t>(threads));
+}
+
+namespace {
+
+/// Norms of rows [first, first + count) of a matrix, as a weight of `dtype` holds it.
+std::vector<float> norms_of_rows(const checkpoint::TensorStore& tensors, const std::string& matrix, DType dtype,
+                                 std::int64_t first, std::int64_t count) {
+  const checkpoint::TensorInfo& info = *tensors.find(matrix);
+  const std::int64_t columns = info.shape[1];
+  std::vector<std::byte> raw(static_cast<std::size_t>(columns * size_of(info.dtype)));
+  std::vector<std::byte> held(static_cast<std::size_t>(columns * size_of(dtype)));
+  std::vector<float> row(static_cast<std::size_t>(columns)), norms;
+  for (std::int64_t i = first; i < first + count; ++i) {
+    tensors.read(matrix, i * columns, columns, raw.data());
+    to_f32(info.dtype, raw.data(), columns, row.data());
+    from_f32(row.data(), columns, dtype, held.data());
+    to_f32(dtype, held.data(), columns, row.data());
+    double squares = 0;
+    for (const float value : row) squares += static_cast<double>(value) * value;
+    norms.push_back(static_cast<float>(std::sqrt(squares)));
+  }
+  return norms;
+}
+
+}  // namespace
+
+void take_norms(const LoadedRank& loaded, const checkpoint::TensorStore& tensors) {
+  for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
+    if (tensor.init.norms_of.empty()) return;
+    for (const Piece& piece : pieces) {
+      std::vector<float> norms;
+      for (std::int64_t r = 0; r < piece.repeat; ++r) {
+        const std::vector<float> run = norms_of_rows(tensors, tensor.init.norms_of, tensor.spec.dtype(),
+                                                     piece.global + r * piece.global_stride, piece.count);
+        norms.insert(norms.end(), run.begin(), run.end());
+      }
+      parameters_of(loaded, unit).write(piece, norms.data());
+    }
+  });
 }
 
 void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source,

@@ -27,6 +27,10 @@ using Wanted = std::function<bool(const Unit&, const UnitTensor&)>;
 /// Draws every weight by (seed, name, element); the states are 0 as they were loaded. `threads` draw at once.
 void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, const Wanted& wanted = {});
 
+/// Sets the magnitudes of adapters (Init::norms_of) to the norms of the rows of `tensors`, as the model holds them.
+/// REQUIRES: `tensors` has what load_weights took of it.
+void take_norms(const LoadedRank& loaded, const checkpoint::TensorStore& tensors);
+
 /// Reads every weight by name. Raises DataError that lists every name and shape that does not fit; `source` names
 /// the tensors' origin. Floats of another dtype are converted. `exact`: tensors that the model lacks do not fit either.
 void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source,

@@ -81,7 +81,9 @@ class LoraPass {
             {"dropout",
              fmt::format("\"{}\" takes values whose first dim is not the batch, which a dropout mask is numbered by",
                          node.name)});
-      for (const char* part : {"lora_A", "lora_B", "lora_dropout", "lora_scale", "lora_add", "lora_base"})
+      for (const char* part : {"lora_A", "lora_B", "lora_dropout", "lora_scale", "lora_add", "lora_base", "lora_norms",
+                               "lora_magnitude", "lora_magnitude_vector", "lora_gain", "lora_scaled", "lora_bias",
+                               "lora_plain", "lora_less", "lora_change", "lora_bias_value"})
         if (names.contains(node.name + "." + part))
           mistakes_.push_back({"targets", fmt::format("\"{}.{}\" is taken by a node of the graph", node.name, part)});
     }
@@ -115,15 +117,56 @@ class LoraPass {
   void adapt(Node base) {
     const Node like = base;
     const ValueId y = base.outputs[0];
-    const Spec weight = graph_.value(base.inputs[1]).spec;
-    const DType dtype = weight.dtype();
-    const std::int64_t out = weight.whole[0], in = weight.whole[1];
-    const Shape large = graph_.value(y).shape(), small = large.with_last(lora_.rank);
+    const DType dtype = graph_.value(base.inputs[1]).spec.dtype();
+    const Shape large = graph_.value(y).shape();
+    const bool with_bias = base.inputs.size() > 2;
+    // What m scales has no bias; under dropout it is made apart, of what the adapter reads.
+    const bool apart = lora_.magnitude && drops();
+    if (lora_.magnitude && with_bias && !apart) drop_bias(base);
     base.outputs[0] = value(like.name + ".lora_base", dtype, large);
     const ValueId base_y = base.outputs[0];
     graph_.nodes.push_back(std::move(base));
-    ValueId x = like.inputs[0];
-    if (drops()) x = dropout(like, x);
+    const ValueId x = drops() ? dropout(like, like.inputs[0]) : like.inputs[0];
+    const Pair pair = add_pair(like, x);
+    if (!lora_.magnitude) {
+      node(like, "lora_add", Op::add, {}, {base_y, pair.y}, y);
+      return;
+    }
+    const auto made = [&](const char* part) { return value(like.name + "." + part, dtype, large); };
+    const ValueId plain =
+        apart ? node(like, "lora_plain", Op::linear, {{"bias", false}}, {x, like.inputs[1]}, made("lora_plain"))
+              : base_y;
+    const ValueId sum = node(like, "lora_add", Op::add, {}, {plain, pair.y}, made("lora_add"));
+    const bool last = !apart && !with_bias;
+    const ValueId factors = gain(like, pair);
+    const ValueId scaled = node(like, "lora_scaled", Op::mul, {}, {sum, factors}, last ? y : made("lora_scaled"));
+    if (apart) {
+      const ValueId less = node(like, "lora_less", Op::scale, {{"factor", -1.0}}, {plain}, made("lora_less"));
+      const ValueId change = node(like, "lora_change", Op::add, {}, {scaled, less}, made("lora_change"));
+      node(like, "lora_bias", Op::add, {}, {base_y, change}, y);
+    } else if (with_bias) {
+      const Shape shape = graph_.value(like.inputs[2]).shape();
+      const ValueId bias = node(like, "lora_bias_value", Op::parameter, {}, {like.inputs[2]},
+                                value(like.name + ".lora_bias_value", dtype, shape));
+      node(like, "lora_bias", Op::add, {}, {scaled, bias}, y);
+    }
+  }
+
+  static void drop_bias(Node& base) {
+    base.inputs.pop_back();
+    base.attributes.set("bias", false);
+  }
+
+  /// What is added for x, and the parameters that it is made with.
+  struct Pair {
+    ValueId y, a, b;
+  };
+
+  Pair add_pair(const Node& like, ValueId x) {
+    const Spec weight = graph_.value(like.inputs[1]).spec;
+    const DType dtype = weight.dtype();
+    const std::int64_t out = weight.whole[0], in = weight.whole[1];
+    const Shape large = graph_.value(like.outputs[0]).shape(), small = large.with_last(lora_.rank);
     Spec a_spec(dtype, {lora_.rank, in}), b_spec(dtype, {out, lora_.rank});
     for (const Cut& cut : weight.cuts()) (cut.as.is_shard(0) ? b_spec : a_spec).place(cut.axis, cut.as);
     const ValueId a =
@@ -134,7 +177,25 @@ class LoraPass {
     x = node(like, "lora_scale", Op::scale, {{"factor", factor()}}, {x},
              value(like.name + ".lora_scale", dtype, small));
     x = node(like, "lora_B", Op::linear, no_bias, {x, b}, value(like.name + ".lora_B", dtype, large));
-    node(like, "lora_add", Op::add, {}, {base_y, x}, y);
+    return {x, a, b};
+  }
+
+  /// m / n, an element for each column of the result.
+  ValueId gain(const Node& like, const Pair& pair) {
+    const Spec weight = graph_.value(like.inputs[1]).spec;
+    const DType dtype = weight.dtype();
+    const Shape vector{weight.whole[0]};
+    Spec spec(dtype, vector);
+    for (const Cut& cut : weight.cuts())
+      if (cut.as.is_shard(0)) spec.place(cut.axis, cut.as);
+    const ValueId m =
+        parameter(like.name + ".lora_magnitude_vector", spec, {.norms_of = graph_.value(like.inputs[1]).name});
+    const ValueId squares =
+        node(like, "lora_norms", Op::row_squares, {{"factor", factor()}}, {like.inputs[1], pair.a, pair.b},
+             value(like.name + ".lora_norms", DType::f32, vector));
+    const ValueId read =
+        node(like, "lora_magnitude", Op::parameter, {}, {m}, value(like.name + ".lora_magnitude", dtype, vector));
+    return node(like, "lora_gain", Op::over_root, {}, {read, squares}, value(like.name + ".lora_gain", dtype, vector));
   }
 
   double factor() const {

@@ -129,7 +129,7 @@ class Distribution {
 
   ValueId sum(ValueId value, Axis axis) {
     const Node writer = graph_.nodes[writers_.at(value)];
-    const bool rows = to_rows_.has(axis);
+    const bool rows = to_rows_.has(axis) && graph_.value(value).shape().rank() > 1;  // a vector has none
     if (rows) {
       const Shape local = graph_.local_shape(value);
       const std::int64_t count = local.elements() / local[-1];

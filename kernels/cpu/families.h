@@ -119,6 +119,10 @@ Prepared prepare_transpose(const Signature& signature, const Context& context);
 Prepared prepare_mean(const Signature& signature, const Context& context);
 Prepared prepare_mean_grad(const Signature& signature, const Context& context);
 
+// kernels/row_norms.h
+Prepared prepare_row_squares(const Signature& signature, const Context& context);
+Prepared prepare_over_root(const Signature& signature, const Context& context);
+
 // kernels/conv2d.h
 Prepared prepare_conv2d(const Signature& signature, const Context& context);
 Prepared prepare_conv2d_grad_input(const Signature& signature, const Context& context);

@@ -61,6 +61,10 @@ Prepared prepare_transpose(const Signature& signature, const Context& context);
 Prepared prepare_mean(const Signature& signature, const Context& context);
 Prepared prepare_mean_grad(const Signature& signature, const Context& context);
 
+// kernels/row_norms.h
+Prepared prepare_row_squares(const Signature& signature, const Context& context);
+Prepared prepare_over_root(const Signature& signature, const Context& context);
+
 // kernels/dropout.h
 Prepared prepare_dropout(const Signature& signature, const Context& context);
 

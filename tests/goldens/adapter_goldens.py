@@ -39,9 +39,10 @@ HEADS = {"gpt2": "logits", "llama": "lm_head"}
 
 
 class Lora:
-    """The adapter on a model whose linears are called by name: y + B(s A x), with s = alpha / rank or alpha / sqrt(rank)."""
+    """The adapter on a model whose linears are called by name: y + B(s A x), with s = alpha / rank or alpha / sqrt(rank). With magnitudes m
+    (DoRA) b + m / n (W x + B(s A x)), where n are the norms of the rows of W + s B A, constants to the gradient."""
 
-    def __init__(self, model, targets, rank, alpha, scaled_by_root, generator):
+    def __init__(self, model, targets, rank, alpha, scaled_by_root, generator, magnitude=False):
         self.model, self.factor = model, alpha / (math.sqrt(rank) if scaled_by_root else rank)
         self.parameters = {}
         for name in targets:
@@ -49,13 +50,27 @@ class Lora:
             draw = lambda *shape, scale: (torch.randn(shape, generator=generator, dtype=torch.float64) * scale).float().double().requires_grad_()
             self.parameters[f"{name}.lora_A.weight"] = draw(rank, into, scale=0.2)
             self.parameters[f"{name}.lora_B.weight"] = draw(out, rank, scale=0.1)
+            if magnitude:
+                with torch.no_grad():
+                    m = self.norms(name) * (1 + 0.3 * torch.rand(out, generator=generator, dtype=torch.float64))
+                self.parameters[f"{name}.lora_magnitude_vector"] = m.float().double().requires_grad_()
+
+    def norms(self, name):
+        a, b = (self.parameters[f"{name}.lora_{part}.weight"] for part in "AB")
+        return torch.linalg.norm(self.model.parameters[f"{name}.weight"] + self.factor * b @ a, dim=1).detach()
 
     def __call__(self, name, x, plain):
         y = plain(name, x)
         if f"{name}.lora_A.weight" not in self.parameters:
             return y
         a, b = (self.parameters[f"{name}.lora_{part}.weight"] for part in "AB")
-        return y + F.linear(F.linear(x, a), b) * self.factor
+        change = F.linear(F.linear(x, a), b) * self.factor
+        m = self.parameters.get(f"{name}.lora_magnitude_vector")
+        if m is None:
+            return y + change
+        bias = self.model.parameters.get(f"{name}.bias")
+        bias = 0 if bias is None else bias
+        return bias + m / self.norms(name) * (y - bias + change)
 
 
 def batches(vocab, seed):
@@ -144,7 +159,7 @@ class Named(torch.nn.Module):
             type(self.own).__call__ = plain
 
 
-def wrapped_by_peft(name, targets, rank, alpha, scaled_by_root, initial):
+def wrapped_by_peft(name, targets, rank, alpha, scaled_by_root, initial, magnitude=False):
     """The adapted model and its trained parameters under our names; None where peft is not installed."""
     try:
         import peft
@@ -152,9 +167,10 @@ def wrapped_by_peft(name, targets, rank, alpha, scaled_by_root, initial):
         print("  peft is not installed: not compared with it")
         return None
     named = Named(base(name), targets)
-    config = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=list(targets), use_rslora=scaled_by_root, bias="none")
+    config = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=list(targets), use_rslora=scaled_by_root, use_dora=magnitude, bias="none")
     wrapped = peft.get_peft_model(named, config)
-    trained = {k.removeprefix("base_model.model.").replace(".default", ""): p for k, p in wrapped.named_parameters() if p.requires_grad}
+    ours = lambda key: key.removeprefix("base_model.model.").replace(".default", "").replace("magnitude_vector.weight", "magnitude_vector")
+    trained = {ours(k): p for k, p in wrapped.named_parameters() if p.requires_grad}
     with torch.no_grad():
         for key, p in trained.items():
             p.copy_(initial[key])
@@ -163,8 +179,8 @@ def wrapped_by_peft(name, targets, rank, alpha, scaled_by_root, initial):
     return wrapped, trained
 
 
-def by_peft(name, targets, rank, alpha, scaled_by_root, initial, tokens, ids):
-    wrapped = wrapped_by_peft(name, targets, rank, alpha, scaled_by_root, initial)
+def by_peft(name, targets, rank, alpha, scaled_by_root, initial, tokens, ids, magnitude):
+    wrapped = wrapped_by_peft(name, targets, rank, alpha, scaled_by_root, initial, magnitude)
     return None if wrapped is None else train(wrapped[0], list(wrapped[1].values()), tokens, ids)
 
 
@@ -173,12 +189,12 @@ def linears_of(name, model, targets):
     return [n for n in linears if n != HEADS[name]] if targets == "all-linear" else [n for n in linears if any(fnmatch.fnmatchcase(n, t) for t in targets)]
 
 
-def lora_case(path, name, targets, rank, alpha, scaled_by_root=False, also=()):
+def lora_case(path, name, targets, rank, alpha, scaled_by_root=False, also=(), magnitude=False):
     model = base(name)
     chosen = linears_of(name, model, targets)
     for p in model.parameters.values():
         p.requires_grad_(False)
-    lora = Lora(model, chosen, rank, alpha, scaled_by_root, torch.Generator().manual_seed(302))
+    lora = Lora(model, chosen, rank, alpha, scaled_by_root, torch.Generator().manual_seed(302), magnitude)
     trained = dict(lora.parameters)
     for key, p in model.parameters.items():
         if any(fnmatch.fnmatchcase(key, glob) for glob in also):
@@ -193,13 +209,14 @@ def lora_case(path, name, targets, rank, alpha, scaled_by_root=False, also=()):
         type(model).__call__ = plain
     assert sum(losses[-5:]) < sum(losses[:5])
     if not also:
-        others = by_peft(name, chosen, rank, alpha, scaled_by_root, initial, tokens, ids)
+        others = by_peft(name, chosen, rank, alpha, scaled_by_root, initial, tokens, ids, magnitude)
         if others is not None:
             worst = max(abs(a - b) for a, b in zip(losses, others))
             assert worst < 1e-12, worst
             print(f"  peft's losses differ by at most {worst:.1e}")
     case = {"model": name, "params": MODELS[name][1], "trainable": list(also) or "adapter", "optimizer": OPTIMIZER,
-            "adapter": {"kind": "lora", "rank": rank, "alpha": alpha, "dropout": 0, "targets": targets, "scaled_by_root": scaled_by_root}}
+            "adapter": {"kind": "lora", "rank": rank, "alpha": alpha, "dropout": 0, "targets": targets, "scaled_by_root": scaled_by_root,
+                        **({"magnitude": True} if magnitude else {})}}
     save(path, model, case, trained, initial, tokens, ids, losses)
 
 
@@ -221,10 +238,6 @@ def windows(name, part):
     return ids[:-1].view(-1, seq), ids[1:].view(-1, seq)
 
 
-def quoted(globs):
-    return [f'"{glob}"' for glob in globs]
-
-
 def job_case(folder, name, model_name, clip_norm, adapter=None, trainable=None):
     job = {"batch": DATA[model_name]["batch"], "optimizer": {**OPTIMIZER, "lr": 0.004}, "lr_schedule": {"name": "cosine", "warmup_steps": 4, "min_lr": 0.0004},
            "clip_norm": clip_norm}
@@ -236,7 +249,7 @@ def job_case(folder, name, model_name, clip_norm, adapter=None, trainable=None):
     logits, plain, start = model.logits, type(model).__call__, {}
     if adapter:
         chosen = linears_of(model_name, model, adapter["targets"])
-        lora = Lora(model, chosen, adapter["rank"], adapter["alpha"], adapter["scaled_by_root"], torch.Generator().manual_seed(304))
+        lora = Lora(model, chosen, adapter["rank"], adapter["alpha"], adapter["scaled_by_root"], torch.Generator().manual_seed(304), adapter.get("magnitude", False))
         start = {k: p.detach().clone() for k, p in lora.parameters.items()}
         trained = {**lora.parameters, **trained}
         type(model).__call__ = lambda m, n, x: lora(n, x, lambda node, value: plain(m, node, value))
@@ -245,7 +258,7 @@ def job_case(folder, name, model_name, clip_norm, adapter=None, trainable=None):
     finally:
         type(model).__call__ = plain
     if adapter and not trainable:
-        wrapped = wrapped_by_peft(model_name, chosen, adapter["rank"], adapter["alpha"], adapter["scaled_by_root"], start)
+        wrapped = wrapped_by_peft(model_name, chosen, adapter["rank"], adapter["alpha"], adapter["scaled_by_root"], start, adapter.get("magnitude", False))
         if wrapped:
             _, others = train_job(Part(*wrapped), job, *samples)
             worst = max((expected[k] - others[k]).abs().max().item() for k in ["loss", "grad_norm", "val_loss"])
@@ -257,10 +270,9 @@ def job_case(folder, name, model_name, clip_norm, adapter=None, trainable=None):
     keys = ""
     if adapter:
         save_file(arrays({k: t.float() for k, t in start.items()}), os.path.join(folder, name, "start.safetensors"), {})
-        targets = adapter["targets"] if isinstance(adapter["targets"], str) else quoted(adapter["targets"])
-        keys += f"adapter: {flow({**adapter, 'targets': targets, 'from': 'start.safetensors'})}\n"
+        keys += f"adapter: {flow({**adapter, 'from': 'start.safetensors'})}\n"
     if trainable:
-        keys += f"trainable: {flow(quoted(trainable))}\n"
+        keys += f"trainable: {flow(trainable)}\n"
     data = f"../../../models/{model_name}"
     with open(os.path.join(folder, name, "job.yaml"), "w") as f:
         f.write(f"""# Written by adapter_goldens.py: {name} against PyTorch{" and peft" if adapter and not trainable else ""}, {JOB_STEPS} steps.
@@ -295,7 +307,12 @@ if __name__ == "__main__":
     lora_case(at("llama_lora"), "llama", "all-linear", 4, 16)
     lora_case(at("llama_rslora_qv"), "llama", ["*.q_proj", "*.v_proj"], 3, 5, scaled_by_root=True)
     lora_case(at("llama_lora_and_norms"), "llama", ["*.down_proj"], 2, 4, also=["*norm*"])
+    lora_case(at("gpt2_dora"), "gpt2", ["*.c_attn", "*.c_fc"], 3, 6, magnitude=True)
+    lora_case(at("llama_dora"), "llama", ["*.q_proj", "*.down_proj"], 3, 5, scaled_by_root=True, magnitude=True)
     jobs = os.path.join(folder, "jobs")
+    job_case(jobs, "gpt2_dora", "gpt2", 1.0, {"rank": 4, "alpha": 8, "targets": "all-linear", "scaled_by_root": False, "magnitude": True})
+    job_case(jobs, "llama_dora", "llama", 1.0, {"rank": 3, "alpha": 5, "targets": ["*.q_proj", "*.v_proj", "*.down_proj"], "scaled_by_root": True,
+                                                 "magnitude": True})
     job_case(jobs, "gpt2_lora", "gpt2", 1.0, {"rank": 4, "alpha": 8, "targets": "all-linear", "scaled_by_root": False})
     job_case(jobs, "llama_rslora_qv", "llama", 0.85, {"rank": 3, "alpha": 5, "targets": ["*.q_proj", "*.v_proj"], "scaled_by_root": True})
     job_case(jobs, "llama_lora_and_norms", "llama", 0.4, {"rank": 2, "alpha": 4, "targets": ["*.down_proj"], "scaled_by_root": False}, ["*norm*"])

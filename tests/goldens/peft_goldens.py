@@ -8,6 +8,7 @@ log-probability of every id but the first under the base with the adapter, in f6
 import json
 import os
 import shutil
+import sys
 
 import peft
 import torch
@@ -19,6 +20,8 @@ FOLDERS, OUT = os.path.join(HERE, "folders"), os.path.join(HERE, "peft")
 CASES = {
     "llama": ("llama_tied", dict(r=3, lora_alpha=5, use_rslora=True, target_modules=["q_proj", "v_proj", "down_proj"], lora_dropout=0.05)),
     "gpt2": ("gpt2", dict(r=4, lora_alpha=6, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True)),
+    "llama_dora": ("llama_tied", dict(r=2, lora_alpha=3, target_modules=["o_proj", "up_proj"], use_dora=True, lora_dropout=0.05)),
+    "gpt2_dora": ("gpt2", dict(r=3, lora_alpha=4, target_modules=["c_attn", "c_proj"], use_dora=True, fan_in_fan_out=True)),
 }
 
 
@@ -60,5 +63,5 @@ def make(name, base, options):
 
 
 if __name__ == "__main__":
-    for name, (base, options) in CASES.items():
-        make(name, base, options)
+    for name in sys.argv[1:] or CASES:
+        make(name, *CASES[name])

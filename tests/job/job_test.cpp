@@ -534,20 +534,6 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
         "precision.params@4:21 precision.reduce@4:49 ");  // whether a device computes in f16 counts where it is known
 }
 
-TEST_CASE("DoRA is refused at its key") {
-  const auto refusals = [](const char* magnitude) {
-    return unsupported(parsed("model: {graph: m.yaml, init_from: w.safetensors}\n" + kData + kTrain +
-                              "adapter: {rank: 4, magnitude: " + magnitude + "}\n"));
-  };
-  CHECK(refusals("false").empty());
-  REQUIRE(refusals("true").size() == 1);
-  const Diagnostic mistake = refusals("true").front();
-  CHECK(mistake.path == "adapter.magnitude");
-  CHECK(mistake.line == 4);
-  CHECK(mistake.column == 31);
-  CHECK(mistake.allowed == "false");
-}
-
 TEST_CASE(
     "where no GPU can be used, jobs for GPUs can be planned and not run: the refusal says why and stands where they "
     "were asked for") {

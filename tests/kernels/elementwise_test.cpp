@@ -1,6 +1,7 @@
 // Sums and products, dropout, splits, casts: against the f64 reference.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -69,6 +70,24 @@ TEST_CASE("sum_leading sums the repetitions") {
                                                                    {{2, 2500}, {2500}},
                                                                    {{9, 1}, {1}}})
       hold(Op::sum_leading, {}, {{c, normal_tensor(x, 5)}}, {{c, y, bound(c, 4), 64 * kEpsF32}});
+}
+
+TEST_CASE("squares of rows of a matrix and a product of low rank, and what is divided by their roots") {
+  for (DType c : compute_dtypes())
+    for (const auto& [rows, columns, rank] :
+         {std::array<std::int64_t, 3>{1, 1, 1}, {5, 7, 2}, {33, 65, 4}, {3, 2500, 8}, {129, 257, 16}}) {
+      // Sums of `columns` squares, each of rank + 1 terms of which rounding of one is of the size of the largest.
+      const double terms = static_cast<double>(rank + 2);
+      hold(Op::row_squares, {{"factor", -0.75}},
+           {{c, normal_tensor({rows, columns}, 6)},
+            {c, normal_tensor({rank, columns}, 7)},
+            {c, normal_tensor({rows, rank}, 8)}},
+           {{DType::f32, {rows}, 8 * terms * kEpsF32, 64 * terms * kEpsF32}});
+      Tensor squares = normal_tensor({rows}, 9);
+      for (double& value : squares.data) value = value * value;
+      squares[0] = 0;
+      hold(Op::over_root, {}, {{c, normal_tensor({rows}, 10)}, {DType::f32, squares}}, {{c, {rows}, bound(c, 3)}});
+    }
 }
 
 TEST_CASE("dropout follows the counter-based mask") {

@@ -145,7 +145,7 @@ TEST_CASE("BERT with its head for masked words trains as in transformers") { che
 TEST_CASE("a ViT with a class token trains as in transformers") { check_case("models/vit"); }
 
 TEST_CASE("LoRA with B away from zero trains as in peft, and its checkpoint holds the adapter only") {
-  for (const char* name : {"gpt2_lora", "llama_rslora_qv", "llama_lora_and_norms"}) {
+  for (const char* name : {"gpt2_lora", "llama_rslora_qv", "llama_lora_and_norms", "gpt2_dora", "llama_dora"}) {
     CAPTURE(name);
     check_case(std::string("adapters/jobs/") + name);
     const Run run = train_case(std::string("adapters/jobs/") + name, {});

@@ -37,7 +37,8 @@ TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradi
     CHECK(in_graph_files == (def.op <= Op::mse));
     CHECK(static_cast<bool>(def.infer) == in_graph_files);
     CHECK(static_cast<bool>(def.gradient) ==
-          (in_graph_files || is_collective(def.op) || def.op == Op::cross_entropy_gathered || def.op == Op::cast));
+          (in_graph_files || is_collective(def.op) || def.op == Op::cross_entropy_gathered || def.op == Op::over_root ||
+           def.op == Op::cast));
     if (def.op < Op::zero) CHECK(def.shard);
     if (stands_in_no_graph(def.op)) CHECK(!def.shard);
   }

@@ -285,6 +285,13 @@ Case document_positions() {
   return c;
 }
 
+/// Of squares, which are not negative.
+Case over_root() {
+  Case c = make_case(Op::over_root, {}, {{12}, {12}}, {{12}});
+  for (double& square : c.in[1].data) square *= square;
+  return c;
+}
+
 std::vector<Case> cases() {
   const Attributes p{{"p", 0.5}, {"key", std::int64_t{77}}}, bias{{"bias", true}}, norm{{"bias", true}, {"eps", 1e-5}};
   std::vector<Case> list{
@@ -343,6 +350,8 @@ std::vector<Case> cases() {
       make_case(Op::mean, {}, {{4, 2, 6}}, {{4, 2}}),
       make_case(Op::mean, {{"dim", std::int64_t{-2}}}, {{4, 2, 6}}, {{4, 6}}),
       make_case(Op::parameter, {}, {{2, 4}}, {{2, 4}}),
+      make_case(Op::row_squares, {{"factor", 0.5}}, {{12, 6}, {4, 6}, {12, 4}}, {{12}}),
+      over_root(),
       make_case(Op::reshape, {}, {{4, 2, 6}}, {{8, 6}}),
       make_case(Op::reshape, {}, {{2, 4, 6}}, {{2, 24}}),
       make_case(Op::reshape, {}, {{8, 6}}, {{2, 4, 6}}),

@@ -1,4 +1,5 @@
 // Ops that move values, and sums over one dim.
+#include <cmath>
 #include <sstream>
 
 #include "tests/reference/reference.h"
@@ -84,6 +85,22 @@ void mean_grad(const Call& c) {
   const std::int64_t all = elements_from(c.out[0].shape, dim);
   for (std::int64_t i = 0; i < c.out[0].size(); ++i)
     c.out[0][i] = c.in[0][i / all * inner + i % inner] * static_cast<double>(inner) / static_cast<double>(all);
+}
+
+void row_squares(const Call& c) {
+  const Tensor &w = c.in[0], &a = c.in[1], &b = c.in[2];
+  const std::int64_t columns = w.shape[1], rank = a.shape[0];
+  for (std::int64_t i = 0; i < w.size(); ++i) {
+    double value = w[i];
+    for (std::int64_t k = 0; k < rank; ++k)
+      value += c.attributes.real("factor") * b[i / columns * rank + k] * a[k * columns + i % columns];
+    c.out[0][i / columns] += value * value;
+  }
+}
+
+void over_root(const Call& c) {
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i)
+    c.out[0][i] = c.in[1][i] == 0 ? 0 : c.in[0][i] / std::sqrt(c.in[1][i]);
 }
 
 }  // namespace trainer::reference

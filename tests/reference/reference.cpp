@@ -147,6 +147,10 @@ void dispatch(Op op, const Call& call) {
       return transpose(call);
     case Op::mean:
       return mean(call);
+    case Op::row_squares:
+      return row_squares(call);
+    case Op::over_root:
+      return over_root(call);
     case Op::mean_grad:
       return mean_grad(call);
     case Op::loss_seed:

@@ -93,6 +93,8 @@ void expand(const Call&);
 void transpose(const Call&);
 void mean(const Call&);
 void mean_grad(const Call&);
+void row_squares(const Call&);
+void over_root(const Call&);
 void loss_seed(const Call&);
 void sum_squares(const Call&);
 void update_scalars(const Call&);

@@ -92,6 +92,40 @@ TEST_CASE("a run of no steps writes the initial adapter, and names its base by a
       facts(checkpoint).base->hash);
 }
 
+TEST_CASE("magnitudes begin as the norms of the rows of the base, on any ranks, and then change nothing") {
+  const Adapters adapters;
+  const Tensors base = weights_of(adapters.base());
+  const Overrides val{"data.val={fraction: 0.2}", "eval.every=6", "eval.batches=1"};
+  const double plain = evaluated(adapters.jobs.load("gpt2", "base", val), adapters.base());
+  for (const char* strategy : {"ddp", "fsdp", "{tensor: 2}"}) {
+    CAPTURE(std::string(strategy));
+    const bool alone = std::string(strategy) == "ddp";
+    const LoadedJob loaded =
+        adapters.load(std::string("run_") + strategy[1],
+                      both(val, {"train.steps=0", "adapter.magnitude=true", "strategy=" + std::string(strategy),
+                                 alone ? "cluster.devices_per_node=1" : "cluster.devices_per_node=2"}));
+    const std::string checkpoint = run(loaded).report.checkpoint;
+    const std::string suffix = ".lora_magnitude_vector";
+    int vectors = 0;
+    for (const auto& [name, values] : tensors_of(checkpoint)) {
+      if (!name.ends_with(suffix)) continue;
+      CAPTURE(name);
+      ++vectors;
+      const std::vector<float>& weight = base.at(name.substr(0, name.size() - suffix.size()) + ".weight");
+      const std::size_t columns = weight.size() / values.size();
+      double off = 0;
+      for (std::size_t i = 0; i < weight.size(); i += columns) {
+        double squares = 0;
+        for (std::size_t k = 0; k < columns; ++k) squares += static_cast<double>(weight[i + k]) * weight[i + k];
+        off = std::max(off, std::abs(values[i / columns] / std::sqrt(squares) - 1));
+      }
+      CHECK(off < 2 * kRoundoffF32);
+    }
+    CHECK(vectors == 2 * 4);
+    if (alone) CHECK(evaluated(loaded, checkpoint) == doctest::Approx(plain).epsilon(1e-6));
+  }
+}
+
 TEST_CASE("an adapter that is stopped and resumed ends with the bits of one that was not") {
   for (const char* kind : {"full", "sharded"})
     for (const char* compute : {"f32", "bf16"}) {

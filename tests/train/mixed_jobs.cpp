@@ -225,6 +225,13 @@ const std::vector<std::string> kFrozenJobs{
     "packed r4 zero2 c2 lora lora_drop m2",
     "gpt r8 zero3 c2 t2 sp lora m2",
     "llama r8 full_shard p2 t2 1f1b lora m2 clip bf16 sharded",
+    "gpt r2 ddp lora dora m2 clip",
+    "gpt r4 zero1 t2 lora dora m2 clip full",
+    "llama r4 ddp t2 sp lora dora m2 clip",
+    "packed r4 zero2 t2 lora lora_drop dora m4",
+    "llama r4 full_shard lora dora m2 clip wrap:transformer",
+    "gpt r2 ddp p2 zb_h1 lora dora m4 clip sharded",
+    "llama r4 zero1 c2 lora dora norms m2 bf16",
     "gpt r2 ddp part m2 clip",
     "packed r4 zero1 p2 1f1b part m4 clip",
     "gpt r4 ddp p4 zb_h2 part m4 clip",
@@ -579,6 +586,8 @@ class Line {
     else if (word == "lora")
       set("adapter", "{rank: 3, alpha: 6, from: " + folder_ + model_ + ".start.safetensors}"),
           set("model.init_from", folder_ + model_ + ".base");
+    else if (word == "dora")
+      set("adapter.magnitude", "true"), set("adapter.from", folder_ + model_ + ".dora.start.safetensors");
     else if (word == "lora_drop")
       set("adapter.dropout", "0.1");
     else if (word == "norms")
@@ -683,24 +692,36 @@ MixedJobs::MixedJobs() {
   job("mlp", "{graph: mlp_graph.yaml}", kTable);
 }
 
+namespace {
+
+std::string start_of(const std::string& model, const std::string& kind) {
+  return model + (kind == "dora" ? ".dora" : "") + ".start.safetensors";
+}
+
+}  // namespace
+
 LoadedJob MixedJobs::load(const std::string& line, const std::string& run, const Overrides& more) const {
   const Line parsed(line, path("") + "/");
-  if (has_word(line, "lora") && !std::filesystem::exists(path(parsed.model() + ".start.safetensors")))
-    make_adapter(parsed.model());
+  for (const char* kind : {"lora", "dora"})
+    if (has_word(line, kind) && !std::filesystem::exists(path(start_of(parsed.model(), kind))))
+      make_adapter(parsed.model(), kind);
   Overrides overrides = parsed.overrides();
   overrides.insert(overrides.end(), more.begin(), more.end());
   return jobs_.load(parsed.model(), run, overrides);
 }
 
-void MixedJobs::make_adapter(const std::string& model) const {
-  const std::string adapter = "adapter.rank=3", base = "model.init_from=" + path(model + ".base");
-  run(jobs_.load(model, model + ".base", {"train.steps=0", "seed=5"}));
-  const Trained initial = run(jobs_.load(model, model + ".start", {"train.steps=0", adapter, base}));
+void MixedJobs::make_adapter(const std::string& model, const std::string& kind) const {
+  const std::string adapter = "adapter={rank: 3, magnitude: " + std::string(kind == "dora" ? "true" : "false") + "}",
+                    base = "model.init_from=" + path(model + ".base");
+  if (!std::filesystem::exists(path(model + ".base")))
+    run(jobs_.load(model, model + ".base", {"train.steps=0", "seed=5"}));
+  const Trained initial = run(jobs_.load(model, model + "." + kind + ".start", {"train.steps=0", adapter, base}));
   const checkpoint::Checkpoint drawn = checkpoint::open_checkpoint(initial.report.checkpoint);
   std::vector<checkpoint::TensorSpec> specs;
   for (const checkpoint::TensorInfo& info : drawn.tensors.tensors())
-    if (info.name.ends_with(".weight")) specs.push_back({info.name, info.dtype, info.shape});
-  checkpoint::SafetensorsWriter writer(path(model + ".start.safetensors"), specs, {});
+    if (info.name.ends_with(".weight") || info.name.ends_with("_vector"))
+      specs.push_back({info.name, info.dtype, info.shape});
+  checkpoint::SafetensorsWriter writer(path(start_of(model, kind)), specs, {});
   for (const checkpoint::TensorSpec& spec : writer.order()) {
     std::vector<float> values(static_cast<std::size_t>(spec.shape.elements()));
     drawn.tensors.read(spec.name, 0, spec.shape.elements(), values.data());
@@ -708,6 +729,8 @@ void MixedJobs::make_adapter(const std::string& model) const {
       fill_normal(random_key(9, spec.name), 0, 0, spec.shape.elements(), values.data());
       for (float& value : values) value *= 0.1F;
     }
+    if (spec.name.ends_with("_vector"))
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] *= 1 + 0.05F * static_cast<float>(i % 7);
     writer.write(spec.name, values.data(), spec.bytes());
   }
   writer.finish();
@@ -728,7 +751,7 @@ bool has_word(const std::string& line, const std::string& word) {
 std::string alone(const std::string& line) {
   std::string result = words_of(line).front();
   for (const char* kept :
-       {"clip", "drop", "ignore", "lora", "lora_drop", "norms", "part", "muon", "groups", "bf16", "excluded"})
+       {"clip", "drop", "ignore", "lora", "lora_drop", "dora", "norms", "part", "muon", "groups", "bf16", "excluded"})
     if (has_word(line, kept)) result += std::string(" ") + kept;
   return result;
 }

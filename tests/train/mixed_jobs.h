@@ -15,6 +15,7 @@
 //   clip drop ignore           clipping that bites, dropout, targets that are ignored, in unequal numbers on the ranks
 //   full selective every_2     recomputation
 //   lora lora_drop             an adapter of rank 3 whose B begins away from zero, beside a base; of dropout 0.1
+//   dora                       beside lora: it trains magnitudes, which begin above the norms of the rows
 //   norms part                 trained are norms (of mlp the head) only; the last quarter of the blocks and what
 //                              follows them
 //   muon groups                Muon for matrices of blocks and AdamW; SGD, AdamW of two rates, Muon and what it leaves
@@ -53,7 +54,7 @@ class MixedJobs {
 
  private:
   /// The base `<model>.base` and the first values `<model>.start.safetensors` of an adapter.
-  void make_adapter(const std::string& model) const;
+  void make_adapter(const std::string& model, const std::string& kind) const;
 
   TinyJobs jobs_;
 };

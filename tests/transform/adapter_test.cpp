@@ -451,6 +451,11 @@ const std::vector<Golden> kGoldens = {
      "llama",
      {},
      Lora{.rank = 3, .alpha = 5, .targets = {"*.q_proj", "*.v_proj"}, .scaled_by_root = true}},
+    {"gpt2_dora", "gpt2", {}, Lora{.rank = 3, .alpha = 6, .targets = {"*.c_attn", "*.c_fc"}, .magnitude = true}},
+    {"llama_dora",
+     "llama",
+     {},
+     Lora{.rank = 3, .alpha = 5, .targets = {"*.q_proj", "*.down_proj"}, .scaled_by_root = true, .magnitude = true}},
     {"llama_lora_and_norms", "llama", {"*norm*"}, Lora{.rank = 2, .alpha = 4, .targets = {"*.down_proj"}}},
 };
 

@@ -81,6 +81,32 @@ void sum_partials_of(const float* partials, Y* y, std::int64_t parts, std::int64
   });
 }
 
+// A block of columns at a time, so that the sum of the products stays in L1 while the rows of a pass by.
+template <typename T>
+void row_squares_of(const T* w, const T* a, const T* b, float factor, std::int64_t columns, std::int64_t rank,
+                    float* squares, std::int64_t begin, std::int64_t end) {
+  alignas(64) float row[kBlock];
+  for (std::int64_t i = begin; i < end; ++i) {
+    float total = 0;
+    for (std::int64_t at = 0; at < columns; at += kBlock) {
+      const std::int64_t width = columns - at < kBlock ? columns - at : kBlock;
+      for_each_vector(0, width,
+                      [&](std::int64_t j, auto load_w, auto) { store(row + j, load_w(w + i * columns + at + j)); });
+      for (std::int64_t k = 0; k < rank; ++k) {
+        const F32 times = splat(factor * to_f32(b[i * rank + k]));
+        for_each_vector(0, width, [&](std::int64_t j, auto load_a, auto) {
+          store(row + j, fma(times, load_a(a + k * columns + at + j), load(row + j)));
+        });
+      }
+      total += sum(sum_of(width, [&](std::int64_t j, auto load_row) {
+        const F32 value = load_row(row + j);
+        return value * value;
+      }));
+    }
+    squares[i] = total;
+  }
+}
+
 }  // namespace
 
 void sum_rows(bool bf16_x, bool bf16_y, const void* x, void* y, std::int64_t rows, std::int64_t stride, bool accumulate,
@@ -114,6 +140,15 @@ void sum_partials(bool bf16_y, const float* partials, void* y, std::int64_t part
                   std::int64_t begin, std::int64_t end) {
   if (bf16_y) return sum_partials_of(partials, static_cast<Bf16*>(y), parts, stride, accumulate, begin, end);
   return sum_partials_of(partials, static_cast<float*>(y), parts, stride, accumulate, begin, end);
+}
+
+void row_squares(bool bf16, const void* w, const void* a, const void* b, float factor, std::int64_t columns,
+                 std::int64_t rank, float* squares, std::int64_t begin, std::int64_t end) {
+  if (bf16)
+    return row_squares_of(static_cast<const Bf16*>(w), static_cast<const Bf16*>(a), static_cast<const Bf16*>(b), factor,
+                          columns, rank, squares, begin, end);
+  return row_squares_of(static_cast<const float*>(w), static_cast<const float*>(a), static_cast<const float*>(b),
+                        factor, columns, rank, squares, begin, end);
 }
 
 }  // namespace trainer::kernels::cpu::ISA_NAMESPACE

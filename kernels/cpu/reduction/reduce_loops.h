@@ -21,6 +21,10 @@ DECLARE_BY_ISA(
                           void* y, std::int64_t stride, bool accumulate, std::int64_t begin, std::int64_t end);
     /// y[c] = (accumulate ? y[c] : 0) + Σ_p partials[p · stride + c], p in [0, parts), partials f32.
     void sum_partials(bool bf16_y, const float* partials, void* y, std::int64_t parts, std::int64_t stride,
-                      bool accumulate, std::int64_t begin, std::int64_t end);)
+                      bool accumulate, std::int64_t begin, std::int64_t end);
+    /// squares[i] = Σ_j (w[i, j] + factor · Σ_k b[i, k] a[k, j])² for the rows i in [begin, end) of w [·, columns], a
+    /// [rank, columns], b [·, rank], all bf16 or all f32.
+    void row_squares(bool bf16, const void* w, const void* a, const void* b, float factor, std::int64_t columns,
+                     std::int64_t rank, float* squares, std::int64_t begin, std::int64_t end);)
 
 }  // namespace trainer::kernels::cpu
