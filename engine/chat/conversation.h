@@ -22,8 +22,8 @@ struct Field {
 class Conversation {
  public:
   Conversation() : fields_(1) { fields_.front().plain = false; }
-  /// Reads {"messages": [{"role": …, "content": …}, …]}, and besides, as apply_chat_template takes them, "tools",
-  /// "documents" and "chat_template_kwargs" (variables of the template). Other keys are ignored. Raises DataError.
+  /// Reads {"messages": [{"role": …, "content": …}, …]} and, where they are given, "tools", "documents" and
+  /// "chat_template_kwargs" (variables of the template). Other keys are ignored. Raises DataError.
   static Conversation parse(std::string_view json);
 
   void add(std::string_view role, std::string_view content);

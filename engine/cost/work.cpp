@@ -72,7 +72,7 @@ Work of_conv(const Signature& s, std::string_view name, const Shape& weight, con
   return with_flops(s, name, {y.elements() / y[1], weight.elements() / weight[0], weight[0]});
 }
 
-// Rows that are read, and added to where they lie; a gradient that begins anew is the whole table written before.
+// Rows that are read, and added to where they lie; a gradient that starts from zero is the whole table written before.
 Work of_embedding_grad(const Signature& s) {
   const bool accumulate = accumulates(s);
   const Shape& dy = shape(s, 1);

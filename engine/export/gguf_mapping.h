@@ -49,7 +49,7 @@ class GgufMapping {
 
   const std::string& architecture() const { return architecture_; }
   const std::vector<GgufKey>& keys() const { return keys_; }
-  /// Tensors that the graph has not, by name.
+  /// Tensors that the graph does not have, by name.
   const std::map<std::string, std::vector<float>>& tensors() const { return tensors_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
   /// Of a parameter of the graph. Raises DataError where GGUF has no name for it.

@@ -47,7 +47,7 @@ Descriptor listen_on(const Any& address, int family, int backlog) {
   Descriptor socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return {};
   set_option(socket, SOL_SOCKET, SO_REUSEADDR,
-             1);  // a job that starts anew finds connections of the one before in TIME_WAIT
+             1);  // a job that starts again finds connections of the one before in TIME_WAIT
   if (family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(socket.get(), backlog) != 0)

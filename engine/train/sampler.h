@@ -27,7 +27,7 @@ class Sampler {
   std::int64_t room() const { return room_; }
 
   /// The logits behind `ids`, valid until the next call. What `ids` begins with as the text of the call before did is
-  /// not computed again. Of a text longer than the room the last part counts: it begins anew with as many ids as fill
+  /// not computed again. Of a text longer than the room the last part counts: it starts again with as many ids as fill
   /// half of the room, and goes on from there. REQUIRES: at least one id.
   std::span<const float> after(const std::vector<std::int32_t>& ids);
 

@@ -61,8 +61,8 @@ WeightSource open_weights(const std::string& path, const DiskNames& names);
 void check_weights(const Plan& plan, const WeightSource& source, const Wanted& wanted = {});
 
 /// Reads every state, the number of applied updates and, where the plan scales dynamically, the loss scale and its good
-/// steps, which start anew if they were not saved. Raises DataError like load_weights; states of the strategy may lack,
-/// and those of another strategy are not read. What compression had not sent yet comes in the loss scale that the
+/// steps, which start again if they were not saved. Raises DataError like load_weights; states of the strategy may
+/// lack, and those of another strategy are not read. What compression had not sent yet comes in the loss scale that the
 /// scalars hold, whatever it was saved in. REQUIRES: set_scalars.
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source);
 
