@@ -33,7 +33,7 @@ using cost::SearchSpace;
 // Whole plans are what a choice spends its time on: many of small models are made, and few of large ones.
 constexpr std::int64_t kInstructionsToPlan = 100'000;
 // Where another fits, no larger plan is made: it would take seconds.
-constexpr std::int64_t kMostOfOne = 500'000;
+constexpr std::int64_t kMostOfOne = 1'000'000;
 constexpr std::size_t kMostFinalists = 16, kMostBeyondBudget = 3, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
 class Choice {
@@ -44,7 +44,7 @@ class Choice {
         profiles_(loaded, hardware),
         space_(search_space(loaded.job, hardware, state_bytes(loaded))),
         promises_(space_, profiles_),
-        finalists_(loaded, hardware, profiles_.pieces()) {}
+        finalists_(loaded, hardware, profiles_.pieces(), space_.limit_bytes) {}
 
   CompiledJob run() {
     const cost::SearchResult found = cost::search(space_, profiles_);
@@ -54,10 +54,13 @@ class Choice {
                                       (found.impossible.empty() ? "no candidate" : found.impossible.front()))});
     promises_.add(found.scored);
     while (const std::optional<std::size_t> next = this->next()) {
-      promises_.learn(*next, finalists_.plan(promises_.known(*next)));
+      const std::size_t before = finalists_.num_planned();
+      const Scored* exact = finalists_.plan(promises_.known(*next));
+      promises_.learn(*next, exact, finalists_.num_planned() > before);
       if (!finalists_.any_fits()) add_frugal();
     }
     if (finalists_.all().empty()) throw finalists_.refused().front();
+    finalists_.complete(this->taken());  // of those that do not fit
     for (const Candidate& variant : variants(finalists_.all()[taken()].scored.candidate)) {
       Scored scored = finalists_.all()[taken()].scored;
       scored.candidate = variant;
@@ -84,9 +87,8 @@ class Choice {
   // what a tie is, and is planned too where that is cheap.
   std::optional<std::size_t> next() {
     if (finalists_.all().size() + finalists_.refused().size() >= kMostFinalists) return std::nullopt;
-    const std::size_t planned = finalists_.all().size();
-    const bool sure = planned > 0 && !finalists_.any_fits();  // memory has disappointed
-    if (planned >= (sure ? kMostWithoutFit : kMostBeyondBudget) && budget() <= 0) return std::nullopt;
+    const bool sure = !finalists_.all().empty() && !finalists_.any_fits();  // memory has disappointed
+    if (finalists_.num_planned() >= (sure ? kMostWithoutFit : kMostBeyondBudget) && budget() <= 0) return std::nullopt;
     while (true) {
       const Field field = this->field(sure);
       if (field.list.empty()) return least_bytes();

@@ -53,24 +53,52 @@ std::int64_t instructions_of(const Plan& plan) {
 
 const Scored* Finalists::plan(const Scored& scored) {
   const LoadedJob job = fixed_as(loaded_, scored.candidate, pieces_);
-  CompiledJob compiled;
+  std::optional<CompiledJob> compiled;
+  Finalist one{scored};
   try {
-    compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);
+    if (std::int64_t least = 0; cannot_fit(job, scored, least)) {
+      one.scored.bytes = least;
+      one.scored.fits = false;
+    } else {
+      one = played(job, scored, compiled);
+    }
   } catch (const JobError& error) {
     refused_.push_back(error);
     return nullptr;
   }
-  const cost::CostModel model(cluster_of(compiled, hardware_));
-  const cost::Prediction prediction = cost::predict(compiled.plan, model);
-  Finalist one{scored, true, prediction.roles[prediction.slowest]};
-  one.scored.step_us = prediction.step_us;
-  one.scored.spread = (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
-  one.scored.bytes = compiled.peak_bytes();
-  one.scored.fits = compiled.fits;
-  instructions_ += instructions_of(compiled.plan);
   finalists_.push_back(std::move(one));
   compiled_.push_back(std::move(compiled));
   return &finalists_.back().scored;
+}
+
+void Finalists::complete(std::size_t finalist) {
+  if (compiled_[finalist]) return;
+  const Scored scored = finalists_[finalist].scored;
+  finalists_[finalist] = played(fixed_as(loaded_, scored.candidate, pieces_), scored, compiled_[finalist]);
+}
+
+// Looked at where its score is near the limit. The stages of a pipeline are some of what planning it costs, one of them
+// little.
+bool Finalists::cannot_fit(const LoadedJob& job, const Scored& scored, std::int64_t& least) const {
+  constexpr double kNear = 0.99;
+  if (scored.candidate.size(Axis::pipeline) == 1 || scored.fullest.empty()) return false;
+  if (static_cast<double>(scored.bytes) < kNear * static_cast<double>(limit_bytes_)) return false;
+  least = least_bytes(job, hardware_, scored.fullest);
+  return least > limit_bytes_;
+}
+
+Finalist Finalists::played(const LoadedJob& job, const Scored& scored, std::optional<CompiledJob>& compiled) {
+  compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);
+  const cost::CostModel model(cluster_of(*compiled, hardware_));
+  const cost::Prediction prediction = cost::predict(compiled->plan, model);
+  Finalist one{scored, true, prediction.roles[prediction.slowest]};
+  one.scored.step_us = prediction.step_us;
+  one.scored.spread = (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
+  one.scored.bytes = compiled->peak_bytes();
+  one.scored.fits = compiled->fits;
+  instructions_ += instructions_of(compiled->plan);
+  ++num_planned_;
+  return one;
 }
 
 bool Finalists::any_fits() const {

@@ -1,7 +1,8 @@
-// Finalists: candidates of a search that are planned and played in full.
+// Finalists: candidates of a search that are planned and played in full, or known not to fit.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,26 +21,37 @@ StrategyJob strategy_of(const StrategyJob& job, const cost::Candidate& candidate
 class Finalists {
  public:
   /// All outlive it.
-  Finalists(const LoadedJob& loaded, const Hardware& hardware, const std::vector<std::string>& pieces)
-      : loaded_(loaded), hardware_(hardware), pieces_(pieces) {}
+  Finalists(const LoadedJob& loaded, const Hardware& hardware, const std::vector<std::string>& pieces,
+            std::int64_t limit_bytes)
+      : loaded_(loaded), hardware_(hardware), pieces_(pieces), limit_bytes_(limit_bytes) {}
 
-  /// Plans a candidate and plays the plan. Null where the planner refuses it (a step of too many instructions).
+  /// Plans a candidate and plays the plan. A pipeline whose fullest stage cannot fit is not planned further: its bytes
+  /// are the least that it needs. Null where the planner refuses it (a step of too many instructions).
   const cost::Scored* plan(const cost::Scored& scored);
+  /// Plans one that was not planned further.
+  void complete(std::size_t finalist);
 
   bool any_fits() const;
   const std::vector<Finalist>& all() const { return finalists_; }
   const std::vector<JobError>& refused() const { return refused_; }
-  /// Of the steps of all plans that were made.
+  /// How many of them have a plan, and the instructions of all their steps.
+  std::size_t num_planned() const { return num_planned_; }
   std::int64_t instructions() const { return instructions_; }
-  CompiledJob take(std::size_t finalist) { return std::move(compiled_[finalist]); }
+  /// REQUIRES: it has a plan.
+  CompiledJob take(std::size_t finalist) { return std::move(*compiled_[finalist]); }
 
  private:
+  bool cannot_fit(const LoadedJob& job, const cost::Scored& scored, std::int64_t& least) const;
+  Finalist played(const LoadedJob& job, const cost::Scored& scored, std::optional<CompiledJob>& compiled);
+
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const std::vector<std::string>& pieces_;
   std::vector<Finalist> finalists_;
-  std::vector<CompiledJob> compiled_;
+  std::vector<std::optional<CompiledJob>> compiled_;  // nothing: known not to fit
   std::vector<JobError> refused_;
+  const std::int64_t limit_bytes_;
+  std::size_t num_planned_ = 0;
   std::int64_t instructions_ = 0;
 };
 

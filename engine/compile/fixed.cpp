@@ -109,15 +109,7 @@ class Compilation {
       : loaded_(loaded), job_(loaded.job), hardware_(hardware), purpose_(purpose), tree_(graph_tree(loaded)) {}
 
   CompiledJob run(Proof proof) {
-    const std::vector<Diagnostic> refused = unsupported(loaded_);
-    if (!refused.empty()) throw JobError(refused);
-    const bool laid_out = purpose_ == Purpose::train || purpose_ == Purpose::score;
-    mesh_ = laid_out ? mesh_of(loaded_) : Mesh{};
-    if (purpose_ == Purpose::score && mesh_.group_size(kSequenceAxes) > 1)
-      fail(loaded_, "strategy.context", "scoring does not cut sequences over ranks");
-    const bool pipelined = mesh_.size(Axis::pipeline) > 1;
-    const std::unique_ptr<DataStrategy> data =
-        strategies::data_strategy(laid_out ? job_.strategy.data : DataStrategyJob{}, pipelined);
+    const std::unique_ptr<DataStrategy> data = lay_out();
     const int data_ranks = mesh_.group_size(kBatchAxes);
     const std::int64_t rows = purpose_ == Purpose::score ? job_.train.batch.micro.value_or(1) : 1;
     std::vector<BatchShape> candidates =
@@ -135,7 +127,33 @@ class Compilation {
     return best;
   }
 
+  std::int64_t least_bytes(const std::vector<int>& stages) {
+    const std::unique_ptr<DataStrategy> data = lay_out();
+    const BatchShape batch = batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline)).front();
+    const Graphs graphs = graphs_of(batch);
+    const std::unique_ptr<GradientCompression> compression = compression_of();
+    const AssembleOptions options = options_of(graphs, batch, *data, compression.get());
+    return trainer::least_bytes(options, stages);
+  }
+
  private:
+  // Sets the mesh.
+  std::unique_ptr<DataStrategy> lay_out() {
+    const std::vector<Diagnostic> refused = unsupported(loaded_);
+    if (!refused.empty()) throw JobError(refused);
+    const bool laid_out = purpose_ == Purpose::train || purpose_ == Purpose::score;
+    mesh_ = laid_out ? mesh_of(loaded_) : Mesh{};
+    if (purpose_ == Purpose::score && mesh_.group_size(kSequenceAxes) > 1)
+      fail(loaded_, "strategy.context", "scoring does not cut sequences over ranks");
+    return strategies::data_strategy(laid_out ? job_.strategy.data : DataStrategyJob{}, mesh_.size(Axis::pipeline) > 1);
+  }
+
+  std::unique_ptr<GradientCompression> compression_of() const {
+    return purpose_ == Purpose::train && mesh_.group_size(kTokenAxes) > 1
+               ? strategies::compression(job_.strategy.data.compression)
+               : nullptr;
+  }
+
   // What the purpose asks for, and what follows from reading the first.
   struct Graphs {
     std::optional<Graph> train, evaluate, sample, prompt;
@@ -268,6 +286,10 @@ class Compilation {
     options.schedule = schedule_of(batch);
     options.target = hardware_.target;
     options.limit_bytes = limit_bytes();
+    if (graphs.train)
+      options.on_list = [this, &graphs, &batch](int micro_batches) {
+        check_length(*graphs.train, batch, micro_batches, kMostListed);
+      };
     options.proved = false;
     options.loops = hardware_.loops;
     return options;
@@ -275,13 +297,8 @@ class Compilation {
 
   CompiledJob assemble_with(const BatchShape& batch, const DataStrategy& data) const {
     Graphs graphs = graphs_of(batch);
-    const std::unique_ptr<GradientCompression> compression =
-        purpose_ == Purpose::train && mesh_.group_size(kTokenAxes) > 1
-            ? strategies::compression(job_.strategy.data.compression)
-            : nullptr;
+    const std::unique_ptr<GradientCompression> compression = compression_of();
     AssembleOptions options = options_of(graphs, batch, data, compression.get());
-    if (graphs.train)
-      options.on_list = [&](int micro_batches) { check_length(*graphs.train, batch, micro_batches, kMostListed); };
 
     CompiledJob result;
     result.plan = assemble(options);
@@ -330,6 +347,10 @@ class Compilation {
 
 CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) {
   return Compilation(loaded, hardware, purpose).run(proof);
+}
+
+std::int64_t least_bytes(const LoadedJob& loaded, const Hardware& hardware, const std::vector<int>& stages) {
+  return Compilation(loaded, hardware, Purpose::train).least_bytes(stages);
 }
 
 void check_batch(const LoadedJob& loaded, const Mesh& mesh) {

@@ -2,6 +2,9 @@
 // both the job's words and the planner: it arranges the mesh, builds the graphs, forms units and assembles.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "engine/compile/compiled_job.h"
 #include "engine/core/mesh.h"
 
@@ -15,5 +18,9 @@ enum class Proof : std::uint8_t { now, later };
 /// `micro: auto` is the largest that fits; where none does, fits = false. With Proof::later the plan has not been
 /// verified. Throws JobError as `compile` does.
 CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof = Proof::now);
+
+/// What some stage of the pipeline needs at least, where the job's micro-batch is fixed: of `stages` the first that
+/// needs more than there is, else the fullest. In a fraction of the time that compiling takes. Throws as that does.
+std::int64_t least_bytes(const LoadedJob& loaded, const Hardware& hardware, const std::vector<int>& stages);
 
 }  // namespace trainer

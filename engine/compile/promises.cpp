@@ -3,11 +3,16 @@
 #include "engine/compile/promises.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace trainer {
 
 using cost::Candidate;
 using cost::Scored;
+
+namespace {
+constexpr double kUnknown = std::numeric_limits<double>::infinity();
+}
 
 void Promises::add(const std::vector<Scored>& scored) {
   entries_.reserve(entries_.size() + scored.size());
@@ -21,7 +26,7 @@ Scored Promises::promise(std::size_t index) const {
     if (const auto found = of_score_.find(sketch_kind(promise.candidate)); found != of_score_.end())
       promise.step_us *= found->second;
   if (const auto found = of_sketch_.find(plan_kind(promise.candidate)); found != of_sketch_.end()) {
-    promise.step_us *= found->second.time;
+    if (found->second.time != kUnknown) promise.step_us *= found->second.time;
     promise.bytes = static_cast<std::int64_t>(static_cast<double>(promise.bytes) * found->second.bytes);
   }
   promise.fits = promise.bytes <= space_.limit_bytes;
@@ -55,15 +60,16 @@ void Promises::sketch(std::size_t index) {
   entry.scored.step_us = us;
 }
 
-void Promises::learn(std::size_t index, const Scored* exact) {
+Promises::Factors Promises::least(const Factors& a, const Factors& b) {
+  return {std::min(a.time, b.time), std::min(a.bytes, b.bytes)};
+}
+
+void Promises::learn(std::size_t index, const Scored* exact, bool planned) {
   Entry& entry = entries_[index];
   entry.planned = true;
   if (exact == nullptr || entry.scored.step_us <= 0 || entry.scored.bytes <= 0) return;
-  const Factors now{exact->step_us / entry.scored.step_us,
+  const Factors now{planned ? exact->step_us / entry.scored.step_us : kUnknown,
                     static_cast<double>(exact->bytes) / static_cast<double>(entry.scored.bytes)};
-  const auto least = [](const Factors& a, const Factors& b) {
-    return Factors{std::min(a.time, b.time), std::min(a.bytes, b.bytes)};
-  };
   const auto [at, first] = of_sketch_.try_emplace(plan_kind(entry.scored.candidate), now);
   if (!first) at->second = least(at->second, now);
   least_of_sketch_ = least(least_of_sketch_, now);

@@ -41,8 +41,8 @@ class Promises {
   /// It is not to be planned.
   void set_aside(std::size_t index) { entries_[index].aside = true; }
   bool aside(std::size_t index) const { return entries_[index].aside; }
-  /// `exact`: null where the planner refuses it.
-  void learn(std::size_t index, const cost::Scored* exact);
+  /// `exact`: null where the planner refuses it. Of what was not planned, since it cannot fit, the bytes are learned.
+  void learn(std::size_t index, const cost::Scored* exact, bool planned);
 
  private:
   using SketchKind = std::array<int, 6>;
@@ -54,6 +54,7 @@ class Promises {
   struct Factors {
     double time = 1, bytes = 1;
   };
+  static Factors least(const Factors& a, const Factors& b);
   static SketchKind sketch_kind(const cost::Candidate& candidate);
   static PlanKind plan_kind(const cost::Candidate& candidate);
 

@@ -308,13 +308,14 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
   scored.bubble_us = std::max(0.0, scored.step_us - scored.tensor_us - scored.recompute_us - scored.compute_us -
                                        scored.data_us - scored.update_us);
   scored.candidate = candidate;
-  scored.bytes = bytes_of(candidate, profile, pipelined);
+  scored.bytes = bytes_of(candidate, profile, pipelined, &scored.fullest);
   scored.fits = scored.bytes <= space_.limit_bytes;
   return scored;
 }
 
-std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined) const {
-  std::int64_t most = 0;
+std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined,
+                              std::vector<int>* fullest) const {
+  std::vector<std::pair<std::int64_t, int>> stages;  // fullest first: bytes below 0
   for (std::size_t s = 0; s < pipelined.stages.size(); ++s) {
     const Piece& stage = pipelined.stages[s];
     const std::int64_t kept = static_bytes(candidate, stage, pipelined.units[s]);
@@ -324,10 +325,16 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
     // Whole gradients of one micro-batch alone take the place of what the backward pass frees.
     const bool replace = candidate.micro_batches == 1 && candidate.size(Axis::pipeline) == 1 &&
                          (!data.shard_gradients || data.reduce == Reduce::step);
-    most = std::max(most, kept + (replace ? std::max(pipelined.peaks[s], gradients + stage.transient_bytes)
-                                          : pipelined.peaks[s] + gradients));
+    const std::int64_t bytes = kept + (replace ? std::max(pipelined.peaks[s], gradients + stage.transient_bytes)
+                                               : pipelined.peaks[s] + gradients);
+    stages.emplace_back(-bytes, static_cast<int>(s));
   }
-  return most + profile.input_bytes * candidate.micro_batches;
+  constexpr std::size_t kFullest = 3;
+  const std::size_t count = std::min(fullest == nullptr ? 1 : kFullest, stages.size());
+  std::partial_sort(stages.begin(), stages.begin() + static_cast<std::ptrdiff_t>(count), stages.end());
+  if (fullest != nullptr)
+    for (std::size_t i = 0; i < count; ++i) fullest->push_back(stages[i].second);
+  return profile.input_bytes * candidate.micro_batches - stages.front().first;
 }
 
 // Masters, states, working copies and what is gathered of them.

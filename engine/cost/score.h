@@ -40,8 +40,9 @@ class Scorer {
   bool pipeline(const Candidate& candidate, const Profile& profile, Pipelined& pipelined);
   /// The cut that is for memory (cut.h), of a candidate that has been cut otherwise.
   std::vector<int> cut_for_memory(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined) const;
-  /// Memory of the fullest rank.
-  std::int64_t bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined) const;
+  /// Memory of the fullest rank; `fullest`: Scored::fullest.
+  std::int64_t bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined,
+                        std::vector<int>* fullest = nullptr) const;
   Scored score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined);
   const CostModel& model_of(const Mesh& mesh);
 

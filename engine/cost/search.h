@@ -48,7 +48,8 @@ struct Scored {
   Candidate candidate;
   double step_us = 0;
   double spread = 0;  ///< half of the predicted interval, as a share of step_us; 0 of a score, which has no interval
-  std::int64_t bytes = 0;  ///< of the fullest rank
+  std::int64_t bytes = 0;      ///< of the fullest rank
+  std::vector<int> fullest{};  ///< its stage, and up to two more, the fullest first; empty: not known
   bool fits = false;
   // Of step_us, about:
   double compute_us = 0;    ///< kernels that no strategy saves

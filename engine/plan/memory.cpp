@@ -81,8 +81,10 @@ std::vector<std::int32_t> begins_of_passes(const Program& program) {
   return begins;
 }
 
-std::int64_t place_long(std::vector<Placed>& items, std::int64_t base, const Program& program, std::int64_t limit) {
+std::int64_t place_long(std::vector<Placed>& items, std::int64_t base, const Program& program, std::int64_t limit,
+                        Care care) {
   const std::size_t num_instructions = program.instructions.size();
+  if (care == Care::little) return place_in_blocks(items, begins_of_passes(program), base, num_instructions, true);
   const std::int64_t least = most_alive(items, base, num_instructions);
   const std::int64_t end = place_in_blocks(items, begins_of_passes(program), base, num_instructions);
   const bool near = static_cast<double>(end) <= kMostOfBlocks * static_cast<double>(least);
@@ -94,21 +96,28 @@ std::int64_t place_long(std::vector<Placed>& items, std::int64_t base, const Pro
   return end_of_whole;
 }
 
-std::int64_t place_program(Role& role, std::int32_t index, std::int64_t limit) {
-  const Program& program = role.programs[static_cast<std::size_t>(index)];
-  const Lives lives = live_intervals(role, program);
+// The buffers of a program, and their numbers.
+std::vector<Placed> items_of(const Role& role, std::int32_t program, const Lives& lives, std::vector<BufferId>& ids) {
   std::vector<Placed> items;
-  std::vector<BufferId> ids;
   for (std::size_t i = 0; i < role.buffers.size(); ++i) {
     const auto id = static_cast<BufferId>(i);
-    if (role.buffers[i].program != index || lives.of(id).empty()) continue;
+    if (role.buffers[i].program != program || lives.of(id).empty()) continue;
     items.push_back({role.buffers[i].bytes, lives.of(id)});
     ids.push_back(id);
   }
+  return items;
+}
+
+bool is_long(const Program& program) { return program.instructions.size() >= kLong && !program.repeats(); }
+
+std::int64_t place_program(Role& role, std::int32_t index, std::int64_t limit, Care care) {
+  const Program& program = role.programs[static_cast<std::size_t>(index)];
+  const Lives lives = live_intervals(role, program);
+  std::vector<BufferId> ids;
+  std::vector<Placed> items = items_of(role, index, lives, ids);
   const std::int64_t base = role.persistent_bytes;
-  const std::int64_t end = program.instructions.size() < kLong || program.repeats()
-                               ? place(items, base, program.instructions.size())
-                               : place_long(items, base, program, limit);
+  const std::int64_t end = is_long(program) ? place_long(items, base, program, limit, care)
+                                            : place(items, base, program.instructions.size());
   for (std::size_t i = 0; i < items.size(); ++i)
     role.buffers[static_cast<std::size_t>(ids[i])].offset = items[i].offset;
   return end;
@@ -207,7 +216,22 @@ std::vector<Lifetime> lifetimes(const Role& role, const Program& program) {
   return result;
 }
 
-void plan_memory(Role& role, std::int64_t limit) {
+std::int64_t least_bytes(const Role& role) {
+  std::int64_t persistent = 0;
+  for (const Buffer& buffer : role.buffers)
+    if (buffer.program < 0) persistent += aligned(buffer.bytes);
+  std::int64_t most = persistent;
+  for (std::size_t i = 0; i < role.programs.size(); ++i) {
+    const Program& program = role.programs[i];
+    const Lives lives = live_intervals(role, program);
+    std::vector<BufferId> ids;
+    const std::vector<Placed> items = items_of(role, static_cast<std::int32_t>(i), lives, ids);
+    most = std::max(most, most_alive(items, persistent, program.instructions.size()));
+  }
+  return most;
+}
+
+bool plan_memory(Role& role, std::int64_t limit, Care care) {
   role.persistent_bytes = 0;
   for (Buffer& buffer : role.buffers) {
     if (buffer.program >= 0) continue;
@@ -216,7 +240,8 @@ void plan_memory(Role& role, std::int64_t limit) {
   }
   role.total_bytes = role.persistent_bytes;
   for (std::size_t program = 0; program < role.programs.size(); ++program)
-    role.total_bytes = std::max(role.total_bytes, place_program(role, static_cast<std::int32_t>(program), limit));
+    role.total_bytes = std::max(role.total_bytes, place_program(role, static_cast<std::int32_t>(program), limit, care));
+  return care == Care::little && std::ranges::any_of(role.programs, is_long);
 }
 
 namespace {

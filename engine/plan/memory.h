@@ -17,8 +17,13 @@ namespace trainer {
 
 /// Sets every offset, persistent_bytes and total_bytes. Persistent buffers lie first, in order. A program's other
 /// buffers share the memory behind them: two whose lifetimes (first to last access, in issue order) overlap never
-/// overlap in memory. Where that can keep the role within `limit`, more time is spent on it.
-void plan_memory(Role& role, std::int64_t limit = std::numeric_limits<std::int64_t>::max());
+/// overlap in memory. Where that can keep the role within `limit`, more time is spent on it. Care::little takes a
+/// fraction of the time for long programs, and some percent more memory; false: it made no difference.
+enum class Care : std::uint8_t { little, full };
+bool plan_memory(Role& role, std::int64_t limit = std::numeric_limits<std::int64_t>::max(), Care care = Care::full);
+
+/// The most that is alive at once in a program, persistent buffers included: no planning of memory needs less.
+std::int64_t least_bytes(const Role& role);
 
 /// What a role needs, and of what it consists at the moment when most is alive.
 struct MemoryReport {

@@ -128,12 +128,46 @@ class Placer {
   std::vector<Occupied::Range> merged_;
 };
 
-// What lives within a segment, by the order of the items; times count from the segment's first instruction.
+// What lives within a segment, or from one to another, by the order of the items.
 struct Segment {
   std::vector<std::size_t> items;
   std::int32_t begin = 0;
   Lifetime life;  // of all of them
+
+  void add(std::size_t item, const Lifetime& its) {
+    life = items.empty() ? its : Lifetime{std::min(life.first, its.first), std::max(life.last, its.last)};
+    items.push_back(item);
+  }
 };
+
+// `within`: what lives within segments that have any of that. `across`: the rest, each by itself, or where it is
+// `bundled` all that lives from one segment to another together.
+void split(const std::vector<Placed>& items, std::span<const std::int32_t> begins, std::size_t num_instructions,
+           bool bundled, std::vector<Segment>& within, std::vector<Segment>& across) {
+  std::vector<std::size_t> segment_at(num_instructions);
+  within.resize(begins.size());
+  for (std::size_t s = 0; s < begins.size(); ++s) {
+    const std::size_t end = s + 1 < begins.size() ? static_cast<std::size_t>(begins[s + 1]) : num_instructions;
+    within[s].begin = begins[s];
+    std::fill(segment_at.begin() + begins[s], segment_at.begin() + static_cast<std::ptrdiff_t>(end), s);
+  }
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> bundle_of;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Lifetime life{items[i].lives.front().first, items[i].lives.back().last};
+    const std::size_t from = segment_at[static_cast<std::size_t>(life.first)],
+                      to = segment_at[static_cast<std::size_t>(life.last)];
+    if (from == to) {
+      within[from].add(i, life);
+    } else if (!bundled || items[i].lives.size() > 1) {
+      across.emplace_back().add(i, life);
+    } else {
+      const auto [at, added] = bundle_of.try_emplace({from, to}, across.size());
+      if (added) across.emplace_back();
+      across[at->second].add(i, life);
+    }
+  }
+  std::erase_if(within, [](const Segment& segment) { return segment.items.empty(); });
+}
 
 // Segments with the same pattern are placed alike: bytes and times of their items.
 using Pattern = std::vector<std::int64_t>;
@@ -186,44 +220,35 @@ std::int64_t place(std::vector<Placed>& items, std::int64_t base, std::size_t nu
 }
 
 std::int64_t place_in_blocks(std::vector<Placed>& items, std::span<const std::int32_t> begins, std::int64_t base,
-                             std::size_t num_instructions) {
-  std::vector<std::size_t> segment_at(num_instructions);
-  std::vector<Segment> segments(begins.size());
-  for (std::size_t s = 0; s < begins.size(); ++s) {
-    const std::size_t end = s + 1 < begins.size() ? static_cast<std::size_t>(begins[s + 1]) : num_instructions;
-    segments[s].begin = begins[s];
-    std::fill(segment_at.begin() + begins[s], segment_at.begin() + static_cast<std::ptrdiff_t>(end), s);
-  }
-  std::vector<Placed> outer;
-  std::vector<std::size_t> crossing;  // items that live in more than one segment: those of `outer`, in order
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const Lifetime life{items[i].lives.front().first, items[i].lives.back().last};
-    const std::size_t s = segment_at[static_cast<std::size_t>(life.first)];
-    if (s != segment_at[static_cast<std::size_t>(life.last)]) {
-      crossing.push_back(i);
-      outer.push_back(items[i]);
-      continue;
-    }
-    Segment& segment = segments[s];
-    segment.life = segment.items.empty()
-                       ? life
-                       : Lifetime{std::min(segment.life.first, life.first), std::max(segment.life.last, life.last)};
-    segment.items.push_back(i);
-  }
-  std::erase_if(segments, [](const Segment& segment) { return segment.items.empty(); });
+                             std::size_t num_instructions, bool bundled) {
+  std::vector<Segment> segments, bundles;
+  split(items, begins, num_instructions, bundled, segments, bundles);
   std::map<Pattern, Block> blocks;
   std::vector<const Block*> block_of_segment;
+  std::vector<Placed> outer;
   for (const Segment& segment : segments) {
     const auto [at, added] = blocks.try_emplace(pattern_of(segment, items));
     if (added) at->second = block_of(segment, items);
     block_of_segment.push_back(&at->second);
     outer.push_back({at->second.bytes, {&segment.life, 1}});
   }
+  for (const Segment& bundle : bundles) {
+    const bool one = bundle.items.size() == 1;
+    std::int64_t bytes = 0;
+    for (const std::size_t item : bundle.items) bytes += one ? items[item].bytes : aligned(items[item].bytes);
+    outer.push_back({bytes, one ? items[bundle.items[0]].lives : std::span(&bundle.life, 1)});
+  }
   const std::int64_t end = place(outer, base, num_instructions);
-  for (std::size_t i = 0; i < crossing.size(); ++i) items[crossing[i]].offset = outer[i].offset;
   for (std::size_t s = 0; s < segments.size(); ++s)
     for (std::size_t i = 0; i < segments[s].items.size(); ++i)
-      items[segments[s].items[i]].offset = outer[crossing.size() + s].offset + block_of_segment[s]->offsets[i];
+      items[segments[s].items[i]].offset = outer[s].offset + block_of_segment[s]->offsets[i];
+  for (std::size_t b = 0; b < bundles.size(); ++b) {
+    std::int64_t at = outer[segments.size() + b].offset;
+    for (const std::size_t item : bundles[b].items) {
+      items[item].offset = at;
+      at += aligned(items[item].bytes);
+    }
+  }
   return end;
 }
 

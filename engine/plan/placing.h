@@ -28,9 +28,11 @@ std::int64_t place(std::vector<Placed>& items, std::int64_t base, std::size_t nu
 
 /// The same in a fraction of the time where a program does the same over and over: `begins` are the instructions that
 /// begin its segments, 0 the first. What lives within one segment is placed in a block of that segment's own, once for
-/// all segments that are alike, and then the blocks are placed with the rest. Needs somewhat more memory.
+/// all segments that are alike, and then the blocks are placed with the rest. Needs somewhat more memory. `bundled`:
+/// what lives from one segment to another is one block too, as long as any of it lives; that takes still less time, and
+/// more memory.
 std::int64_t place_in_blocks(std::vector<Placed>& items, std::span<const std::int32_t> begins, std::int64_t base,
-                             std::size_t num_instructions);
+                             std::size_t num_instructions, bool bundled = false);
 
 /// The most that is alive at once, on top of `base`: no placing ends below it.
 std::int64_t most_alive(const std::vector<Placed>& items, std::int64_t base, std::size_t num_instructions);

@@ -446,6 +446,29 @@ TEST_CASE("a pipeline is scored with the chunks that it is planned with") {
   }
 }
 
+TEST_CASE("what a stage needs at least is no more than its plan takes, and hardly less") {
+  // A loop may cost 5 %.
+  static const PlainTarget target;
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  for (const char* pipeline : {"{degree: 4}", "{degree: 2, schedule: interleaved, virtual_stages: 2}",
+                               "{degree: 4, schedule: zb_h1}", "{degree: 1}"}) {
+    CAPTURE(pipeline);
+    const LoadedJob loaded = job_of(kSmall, 1, "{global: 64, micro: 1}",
+                                    std::string("strategy: {data: {kind: zero1}, pipeline: ") + pipeline + "}\n");
+    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+    std::vector<int> all;
+    for (std::size_t stage = 0; stage < compiled.memory.size(); ++stage) {
+      all.push_back(static_cast<int>(stage));
+      const auto least = static_cast<double>(least_bytes(loaded, hardware, {static_cast<int>(stage)}));
+      const auto planned = static_cast<double>(compiled.memory[stage].peak_bytes);
+      CHECK(least <= planned);
+      CHECK(least >= 0.95 * planned);
+    }
+    CHECK(static_cast<double>(least_bytes(loaded, hardware, all)) >= 0.95 * static_cast<double>(compiled.peak_bytes()));
+  }
+}
+
 TEST_CASE("where the fastest turns out not to fit, what fits is found among those that need less memory") {
   // A limit just below what the choice takes: it is predicted to fit, or nearly so, again and again.
   const LoadedJob loaded = job_of(kLlama8B, 1, "{global: 32}", "");

@@ -460,8 +460,18 @@ int assemble_roles(const AssembleOptions& options, const Rounds* rounds, int lik
     role = assembly.run();
     return rounds == nullptr || assembly.folded();
   });
-  for_each_stage([&](int, Role& role) {
-    plan_memory(role, options.limit_bytes);
+  // Only the fullest stage is worth much care. What the others waste is less than it needs.
+  std::vector<std::int64_t> least(plan.roles.size());
+  std::vector<char> wasted(plan.roles.size());
+  for_each_stage([&](int stage, Role& role) {
+    const auto at = static_cast<std::size_t>(stage);
+    wasted[at] = plan_memory(role, options.limit_bytes, Care::little);
+    if (wasted[at]) least[at] = least_bytes(role);
+    return true;
+  });
+  const std::int64_t most = *std::max_element(least.begin(), least.end());
+  for_each_stage([&](int stage, Role& role) {
+    if (wasted[static_cast<std::size_t>(stage)] && role.total_bytes > most) plan_memory(role, options.limit_bytes);
     derive_order(role, plan.mesh);
     return rounds == nullptr || waits_alike(role);
   });
@@ -501,6 +511,22 @@ Plan assemble(const AssembleOptions& options) {
   if (!may_loop || !assemble_with_loop(options, plan)) assemble_roles(options, nullptr, 0, plan);
   if (options.proved && !has_several_loops(plan)) verify(plan);
   return plan;
+}
+
+std::int64_t least_bytes(const AssembleOptions& options, const std::vector<int>& stages) {
+  AssembleOptions few = options;  // micro-batches that fill the pipeline: more need no less
+  if (const auto rounds = find_rounds(options.schedule, options.micro_batches, kMargins[0])) {
+    few.schedule = rounds->schedule;
+    few.micro_batches = rounds->left;
+  }
+  if (few.on_list) few.on_list(few.micro_batches);
+  const Common common = common_of(few, nullptr);
+  std::int64_t most = 0;
+  for (const int stage : stages) {
+    most = std::max(most, least_bytes(Assembly(few, common, stage).run()));
+    if (most > options.limit_bytes) break;
+  }
+  return most;
 }
 
 int shortest_list(const Schedule& schedule, int micro_batches) {

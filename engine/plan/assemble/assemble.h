@@ -76,6 +76,10 @@ struct AssembleOptions {
 /// weights from the master weights; it runs after they were set from outside.
 Plan assemble(const AssembleOptions& options);
 
+/// What some stage of that plan needs at least (engine/plan/memory.h), of those in `stages` the first that needs more
+/// than the limit, else the fullest. No other stage is put together: a plan that cannot fit is not worth more.
+std::int64_t least_bytes(const AssembleOptions& options, const std::vector<int>& stages);
+
 /// Micro-batches that such a step has where loops stand for what repeats itself, or all of them.
 int shortest_list(const Schedule& schedule, int micro_batches);
 
