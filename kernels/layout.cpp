@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "engine/core/op_record.h"
+#include "kernels/batch_norm.h"
 #include "kernels/mean.h"
 #include "kernels/prepare.h"
 #include "kernels/split.h"
@@ -99,6 +100,28 @@ Strides transpose_strides(const Signature& s) {
   CHECK(listed == rank && y.shape.rank() == rank && x.dtype == y.dtype,
         describe(s) + ": dims are those of x, each once: " + dims);
   return strides;
+}
+
+BatchNormSizes batch_norm_sizes(const Signature& s, int x) {
+  const Shape& shape = s.operands[static_cast<std::size_t>(x)].shape;
+  const DType c = s.operands[static_cast<std::size_t>(x)].dtype;
+  CHECK(shape.rank() >= 2, describe(s) + " takes [n, ch, ...]");
+  const BatchNormSizes sizes{shape[0], shape[1], shape.elements() / std::max<std::int64_t>(1, shape[0] * shape[1])};
+  for (const OperandPlace& place : operand_places(s)) {
+    const std::string_view name = place.def->name;
+    if (place.count == 0) continue;
+    if (name == "sums" || name == "grad_sums")
+      expect_operand(s, place.first, DType::f64, 2 * sizes.channels);
+    else if (name.starts_with("running"))
+      expect_operand(s, place.first, DType::f32, sizes.channels);
+    else if (name == "weight" || name == "bias")
+      expect_operand(s, place.first, c, sizes.channels);
+    else if (!name.starts_with("dw") && !name.starts_with("db"))
+      expect_operand(s, place.first, c, sizes.elements());
+    else
+      expect_operand(s, place.first, s.operands[static_cast<std::size_t>(place.first)].dtype, sizes.channels);
+  }
+  return sizes;
 }
 
 MeanSizes mean_sizes(const Signature& s) {

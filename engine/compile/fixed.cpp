@@ -16,8 +16,11 @@
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
 #include "engine/core/glob.h"
+#include "engine/job/data_strategies.h"
 #include "engine/job/nearest_numbers.h"
 #include "engine/job/unsupported.h"
+#include "engine/ops/op_def.h"
+#include "engine/ops/refuse.h"
 #include "engine/plan/assemble/assemble.h"
 #include "engine/plan/verify/verify.h"
 #include "engine/transform/cached.h"
@@ -216,6 +219,7 @@ class Compilation {
     graphs.optimizers.used = {job_.train.optimizer};
     if (purpose_ == Purpose::train) {
       Graph& graph = graphs.train.emplace(read(batch, train, graphs));
+      check_statistics(graph);
       graphs.optimizers = optimizers_of(loaded_, graph);
       differentiate(graph, job_.precision.reduce);
       propagate_placements(graph);
@@ -229,6 +233,22 @@ class Compilation {
     for (std::optional<Graph>* graph : {&graphs.train, &graphs.evaluate, &graphs.sample, &graphs.prompt})
       if (*graph) fuse(**graph, *hardware_.target);
     return graphs;
+  }
+
+  // Running statistics are of all ranks' samples, which ranks that train apart do not share. One element has no
+  // variance.
+  void check_statistics(const Graph& graph) const {
+    for (const Node& node : graph.nodes)
+      if (node.op == Op::batch_norm_apply && integer(signature_of(graph, node), "count") == 1)
+        throw JobError({mistake_at(node,
+                                   "a channel has one element in a micro-batch, and so no variance to train with: "
+                                   "a larger train.batch.micro (on each rank, without sync) gives it more")});
+    if (!record_of(job_.strategy.data).averages) return;
+    for (const GraphState& state : graph.states)
+      if (state.initial)
+        fail(loaded_, "strategy.data",
+             fmt::format("ranks that train apart cannot keep {}, which is of the samples of all of them",
+                         graph.value(state.value).name));
   }
 
   void check_excluded(const Graph& graph) const {

@@ -56,6 +56,11 @@ std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, Mode mode)
 
 std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
   if (!loaded.job.adapter) return {};
+  for (const GraphState& state : graph.states)
+    if (state.initial)
+      return {loaded.at("adapter", "a checkpoint of an adapter would lose what training does to " +
+                                       graph.value(state.value).name +
+                                       ": a model with batch_norm is trained without an adapter")};
   Lora lora = lora_of(*loaded.job.adapter);
   std::vector<SelectionMistake> mistakes = add_lora(graph, lora, options);
   if (options.mode != Mode::train && !mistakes.empty()) {

@@ -101,7 +101,9 @@ AttributeDef cap() {
 AttributeDef offset() { return integer("offset", std::int64_t{0}); }
 AttributeDef slice_start() { return integer("start", std::int64_t{0}); }
 AttributeDef which_dim(std::int64_t otherwise) { return from(-Shape::kMaxDims, integer("dim", otherwise)); }
-AttributeDef eps() { return both(real("eps", 1e-5), "added to the variance"); }
+AttributeDef eps(bool in_file = true) {
+  return in_file ? both(real("eps", 1e-5), "added to the variance") : real("eps", 1e-5);
+}
 AttributeDef offset(bool in_file) {
   AttributeDef def = integer("offset", std::int64_t{0});
   def.below = 2;
@@ -185,6 +187,15 @@ AttributeDefs pool_attributes(bool in_file) {
   return {both(all[0], "height and width of the window"),
           both(all[1], "pixels from one window to the next; as the kernel if not given"),
           both(all[2], "pixels around the image")};
+}
+
+/// Of what a batch norm is in training.
+AttributeDefs batch_norm_attributes() { return {eps(false), integer("count"), flag("own", false)}; }
+
+AttributeDefs with_gradients_of_both(AttributeDefs all) {
+  all.push_back(flag("weight", true));
+  all.push_back(flag("bias", true));
+  return all;
 }
 
 OpRecord pool(Op op, Traits traits, Operands operands) {
@@ -581,6 +592,59 @@ OpRecord make(Op op) {
     }
     case Op::avg_pool2d_grad:
       return pool(op, {backward}, {in("dy", "c"), out("dx", "c [n, ch, h, w]")});
+
+    // Statistics of channels. Sums are f64, so that ranks and devices agree about them.
+    case Op::batch_norm:
+      return {.op = op,
+              .traits = {graph_file, scratch},
+              .operands = {in("x", "c [n, ch, ...]"), parameter("weight", "c [ch]"), parameter("bias", "c [ch]"),
+                           in("running_mean", "f32 [ch]"), in("running_var", "f32 [ch]"), out("y", "c", "x")},
+              .attributes = {eps(),
+                             file(real("momentum", 0.1),
+                                  "how much of a batch's statistics enters the running ones: running = "
+                                  "(1 − momentum) · running + momentum · batch"),
+                             file(flag("sync", false),
+                                  "whether the statistics that normalise in training are those of all data ranks' "
+                                  "samples; without, each rank normalises by its own")},
+              .timed_as = "add_leading",
+              .note = "by the running statistics"};
+    case Op::batch_norm_sums:
+      return {.op = op,
+              .traits = {scratch},
+              .operands = {in("x", "c [n, ch, ...]"), out("sums", "f64 [2, ch]")},
+              .timed_as = "sum_leading",
+              .note = "Σ x and Σ x² of each channel"};
+    case Op::batch_norm_apply:
+      return {.op = op,
+              .traits = {scratch},
+              .operands = {in("x", "c [n, ch, ...]"), in("sums", "f64 [2, ch]"), parameter("weight", "c [ch]"),
+                           parameter("bias", "c [ch]"), out("y", "c")},
+              .attributes = batch_norm_attributes(),
+              .timed_as = "add_leading",
+              .note = "by the statistics of `count` elements a channel"};
+    case Op::batch_norm_update:
+      return {.op = op,
+              .operands = {in("sums", "f64 [2, ch]"), update("running_mean", "f32 [ch]"),
+                           update("running_var", "f32 [ch]")},
+              .attributes = {real("momentum"), integer("count")},
+              .work = WorkClass::scalars,
+              .note = "the variance over count − 1"};
+    case Op::batch_norm_grad_sums:
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("dy", "c [n, ch, ...]"), in("x", "c"), in("sums", "f64 [2, ch]"),
+                           out("grad_sums", "f64 [2, ch]"), sum("dweight", "r [ch]", "weight"),
+                           sum("dbias", "r [ch]", "bias")},
+              .attributes = with_gradients_of_both(batch_norm_attributes()),
+              .timed_as = "sum_leading",
+              .note = "Σ dy and Σ dy (x − mean) rstd of each channel"};
+    case Op::batch_norm_grad:
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("dy", "c [n, ch, ...]"), in("x", "c"), parameter("weight", "c [ch]"),
+                           in("sums", "f64 [2, ch]"), in("grad_sums", "f64 [2, ch]"), out("dx", "c", "dy x")},
+              .attributes = batch_norm_attributes(),
+              .timed_as = "add_leading"};
 
     // Losses.
     case Op::cross_entropy:

@@ -63,7 +63,7 @@ class Profiling {
     }
   }
 
-  bool aliases(const Node& node) const { return graph_.value(node.outputs[0]).alias_of != kNone; }
+  bool aliases(const Node& node) const { return graph_.is_view(node); }
 
   Estimate estimate(const Node& node) {
     if (!is_collective(node.op)) return model_.kernel(signature_of(graph_, node));

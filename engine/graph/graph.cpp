@@ -83,7 +83,9 @@ std::string print(const Graph& graph) {
   for (const Parameter& parameter : graph.parameters)
     text += fmt::format("{} {}, {}\n", parameter.trainable ? "parameter" : "frozen",
                         text_of(graph, graph.value(parameter.value)), text_of(parameter.init));
-  for (ValueId id : graph.states) text += "state " + text_of(graph, graph.value(id)) + "\n";
+  for (const GraphState& state : graph.states)
+    text += fmt::format("state {}{}\n", text_of(graph, graph.value(state.value)),
+                        state.initial ? fmt::format(", {}", *state.initial) : "");
   std::int32_t block = kNone;
   for (const Node& node : graph.nodes) {
     if (node.block != block && node.block != kNone) {

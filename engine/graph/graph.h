@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,8 @@ struct Origin {
 /// What the file asks for a linear under tensor parallelism; read by tensor strategies, unknown to kernels.
 enum class Parallel : std::uint8_t { none, column, row };
 
-/// A node whose output is an alias (reshape, flatten) computes nothing and launches no kernel.
+/// A node whose output is an alias (reshape, flatten) computes nothing and launches no kernel. One without outputs is
+/// there for the states that it changes.
 struct Node {
   std::string name;  ///< path in the graph file, "h.0.attn.c_attn"; of a gradient node the name of its forward node
   Op op = Op::zero;
@@ -95,6 +97,13 @@ struct Parameter {
   bool fixed = false;     ///< by the graph file: not trained unless a job names it
 };
 
+/// What stays from one run to the next beside parameters. With an initial value it belongs to the model, like running
+/// statistics: it is loaded and saved with the parameters. Without one it is a cache.
+struct GraphState {
+  ValueId value = kNone;  ///< its name is the state's name in checkpoints
+  std::optional<double> initial{};
+};
+
 /// What the loss of the graph is and how it is counted.
 struct Loss {
   ValueId sum = kNone;      ///< f64 [1]: the sum over the counted targets
@@ -114,7 +123,7 @@ struct Graph {
   std::vector<Block> blocks;
   std::vector<ValueId> inputs;  ///< fields of the batch, by the file's order; names are the data's field names
   std::vector<Parameter> parameters;
-  std::vector<ValueId> states;  ///< graphs of one plan share those of one name
+  std::vector<GraphState> states;  ///< graphs of one plan share those of one name
   ValueId seed =
       kNone;  ///< f32 [1]: d(objective)/d(loss sum), read by the gradient of the loss; kNone without a backward pass
   ValueId step = kNone;      ///< i32 [1]: the number of the step, read by dropout; kNone without dropout
@@ -125,6 +134,10 @@ struct Graph {
   ValueId add_value(Value value);
   const Value& value(ValueId id) const { return values[static_cast<std::size_t>(id)]; }
   Value& value(ValueId id) { return values[static_cast<std::size_t>(id)]; }
+  /// Whether a node's output is an alias.
+  bool is_view(const Node& node) const {
+    return !node.outputs.empty() && value(node.outputs.front()).alias_of != kNone;
+  }
   /// One rank's part of a value.
   Shape local_shape(ValueId id) const { return trainer::local_shape(value(id).spec, mesh); }
   TensorDesc local(ValueId id) const { return {value(id).dtype(), local_shape(id), Layout::row_major}; }

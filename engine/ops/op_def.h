@@ -35,6 +35,7 @@ struct Inference {
   Attributes attributes;                 ///< of the kernel, completed (bias, packed, kv_heads … made explicit)
   std::vector<ParameterDef> parameters;  ///< operands that follow the data operands
   std::vector<TensorDesc> outputs;       ///< the first is the node's value; others are saved for the gradient
+  std::vector<ParameterDef> states{};    ///< f32, operands that follow the parameters (running statistics)
   std::vector<std::string> saved_names;  ///< suffixes of the outputs after the first: "mean", "lse" …
   std::vector<std::string> pieces{};     ///< suffixes of all outputs, where each is a value that the file reads (split)
   bool alias = false;                    ///< the output is the input's memory (reshape, flatten)

@@ -117,6 +117,31 @@ Copies copies_of(const UnitTensor& tensor, Axes apart, const Mesh& mesh, const C
 
 }  // namespace
 
+std::vector<Unit> model_units(const Role& role) {
+  std::vector<Unit> units = role.units;
+  for (const State& state : role.states) {
+    if (!state.initial) continue;
+    const std::int64_t elements = state.spec.whole.elements();
+    CHECK(state.spec.cuts().empty(), state.name + " is the same on all ranks");
+    Unit& unit = units.emplace_back();
+    unit.name = state.name;
+    unit.tensors = {{.name = state.name,
+                     .spec = state.spec,
+                     .offset = 0,
+                     .elements = elements,
+                     .init = {.constant = *state.initial}}};
+    unit.compute = state.spec.dtype();
+    unit.elements = elements;
+    unit.optimizer = -1;
+    unit.slots = {{.kind = Slot::Kind::working,
+                   .name = {},
+                   .spec = {state.spec.format, {elements}},
+                   .region = state.region,
+                   .saved = true}};
+  }
+  return units;
+}
+
 ElementRange held_range(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
   if (!unit.sharded()) return {0, unit.elements};
   const std::int64_t index = mesh.index(at, kSliceAxes);

@@ -29,6 +29,10 @@ struct Piece {
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
+/// The model on a rank: its units of parameters, and each state that is the model's (State::initial) as a frozen unit
+/// of its own, whose tensor has the state's name.
+std::vector<Unit> model_units(const Role& role);
+
 /// The elements of a unit's flat order that the rank at `at` has masters and states of.
 ElementRange held_range(const Unit& unit, const Mesh& mesh, const Coordinates& at);
 

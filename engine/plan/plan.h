@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -287,7 +288,8 @@ std::vector<UnitRun> runs_of(const Unit& unit, const Mesh& mesh);
 struct State {
   std::string name;
   Spec spec;
-  Region region;  ///< of a persistent buffer
+  Region region;                    ///< of a persistent buffer
+  std::optional<double> initial{};  ///< of the model's, which are loaded and saved; nothing: a cache
 };
 
 struct Role {

@@ -297,7 +297,10 @@ class Reader {
     slot.saved = line.take(" saved");
   }
 
-  void read_state(Line& line, State& state) { line >> state.name >> " " >> state.spec >> " " >> state.region; }
+  void read_state(Line& line, State& state) {
+    line >> state.name >> " " >> state.spec >> " " >> state.region;
+    if (line.take(" initial=")) line >> state.initial.emplace();
+  }
 
   void read_tensor(Line& line, UnitTensor& tensor) {
     line >> tensor.name >> " " >> tensor.spec >> " at=" >> tensor.offset >> " elements=" >> tensor.elements;

@@ -205,8 +205,11 @@ void print_role(const Role& role, std::size_t index, Out& out) {
     out << '\n';
   }
   for (const Unit& unit : role.units) print_unit(unit, out);
-  for (const State& state : role.states)
-    out << "state " << state.name << ' ' << state.spec << ' ' << state.region << '\n';
+  for (const State& state : role.states) {
+    out << "state " << state.name << ' ' << state.spec << ' ' << state.region;
+    if (state.initial) out << " initial=" << Attribute(*state.initial);
+    out << '\n';
+  }
   const InstructionPrinter print_instruction{role, out};
   for (const Program& program : role.programs) {
     out << "program " << name_of(program.kind);

@@ -57,7 +57,7 @@ std::string locate_non_finite(Executor& executor, std::int32_t step_program, Con
 std::string non_finite_weight(const LoadedRank& loaded) {
   const Mesh& mesh = loaded.plan.mesh;
   std::vector<float> values;
-  for (const Unit& unit : loaded.executor.role().units)
+  for (const Unit& unit : model_units(loaded.executor.role()))
     for (const UnitTensor& tensor : unit.tensors) {
       const HeldBuffer buffer = parameters_of(loaded, unit);
       for (const Piece& piece : saved_pieces(unit, tensor, mesh, mesh.coordinates(loaded.rank)))

@@ -102,7 +102,9 @@ struct WholeTensor {
 class FullSave {
  public:
   FullSave(const LoadedRank& loaded, ControlChannel& channel, Saved saved)
-      : loaded_(loaded), saved_(saved), channel_(channel), mesh_(loaded.plan.mesh), world_(mesh_.world_size()) {}
+      : loaded_(loaded), saved_(saved), channel_(channel), mesh_(loaded.plan.mesh), world_(mesh_.world_size()) {
+    for (const Role& role : loaded.plan.roles) units_.push_back(model_units(role));
+  }
 
   void run(const std::string& dir, std::int64_t step) {
     write(dir, step, "model", parameters(), false);
@@ -110,7 +112,7 @@ class FullSave {
   }
 
  private:
-  const Unit& unit_of(const WholeTensor& at) const { return loaded_.plan.roles[at.role].units[at.unit]; }
+  const Unit& unit_of(const WholeTensor& at) const { return units_[at.role][at.unit]; }
   const UnitTensor& tensor_of(const WholeTensor& at) const { return unit_of(at).tensors[at.tensor]; }
 
   const Slot& slot_of(const WholeTensor& at) const { return unit_of(at).slots[at.slot]; }
@@ -145,9 +147,9 @@ class FullSave {
 
   template <typename Visit>
   void for_each_unit(Visit&& visit) const {
-    for (std::size_t role = 0; role < loaded_.plan.roles.size(); ++role)
-      for (std::size_t index = 0; index < loaded_.plan.roles[role].units.size(); ++index) {
-        const Unit& unit = loaded_.plan.roles[role].units[index];
+    for (std::size_t role = 0; role < units_.size(); ++role)
+      for (std::size_t index = 0; index < units_[role].size(); ++index) {
+        const Unit& unit = units_[role][index];
         if (is_saved(unit, saved_))
           visit(role, index, unit, unit.stages.empty() || unit.stages.front() == static_cast<std::int32_t>(role));
       }
@@ -270,6 +272,7 @@ class FullSave {
   ControlChannel& channel_;
   const Mesh& mesh_;
   const int world_;
+  std::vector<std::vector<Unit>> units_;  // by role
 };
 
 }  // namespace
@@ -278,7 +281,7 @@ void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t
   const Mesh& mesh = loaded.plan.mesh;
   const Coordinates at = mesh.coordinates(loaded.rank);
   ShareFile model, optimizer;
-  for (const Unit& unit : loaded.executor.role().units)
+  for (const Unit& unit : model_units(loaded.executor.role()))
     for (const UnitTensor& tensor : unit.tensors) {
       if (!is_saved(unit, saved)) continue;
       const std::vector<Piece> shares = saved_pieces(unit, tensor, mesh, at), own = saved_own(unit, tensor, mesh, at);

@@ -5,6 +5,7 @@
 
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/tensor_store.h"
+#include "engine/plan/pieces.h"
 
 namespace trainer {
 
@@ -14,7 +15,7 @@ Staging staging_of(const Plan& plan, int threads) {
   std::int64_t block = 0;
   bool cut = false;  // a tensor of which a rank has columns
   for (const Role& role : plan.roles)
-    for (const Unit& unit : role.units)
+    for (const Unit& unit : model_units(role))
       for (const UnitTensor& tensor : unit.tensors) {
         const std::int64_t most = unit.find(Slot::Kind::residual) != nullptr ? unit.elements : unit.slice(),
                            elements = tensor.spec.whole.elements();

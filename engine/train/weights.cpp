@@ -22,11 +22,11 @@ std::int64_t largest_chunk(const std::vector<Piece>& pieces) {
   return largest;
 }
 
-// Calls visit(unit, tensor, pieces) for what the rank holds.
+// Calls visit(unit, tensor, pieces) for what the rank holds of `units`.
 template <typename Visit>
-void for_each_held(const LoadedRank& loaded, Visit&& visit) {
+void for_each_held(const LoadedRank& loaded, const std::vector<Unit>& units, Visit&& visit) {
   const Mesh& mesh = loaded.plan.mesh;
-  for (const Unit& unit : loaded.executor.role().units)
+  for (const Unit& unit : units)
     for (const UnitTensor& tensor : unit.tensors)
       visit(unit, tensor, held_pieces(unit, tensor, mesh, mesh.coordinates(loaded.rank)));
 }
@@ -212,17 +212,25 @@ bool is_wanted(const Wanted& wanted, const Unit& unit, const UnitTensor& tensor)
   return !wanted || wanted(unit, tensor);
 }
 
+// PyTorch counts the updates of running statistics, which matters to no momentum that is given.
+bool counts_batches(std::string_view name, const std::set<std::string, std::less<>>& known) {
+  constexpr std::string_view kCount = ".num_batches_tracked";
+  if (!name.ends_with(kCount)) return false;
+  name.remove_suffix(kCount.size());
+  return known.contains(std::string(name) + ".running_mean");
+}
+
 // Raises DataError for every name and shape of the model that does not fit.
 void expect_weights(Loading& loading, const Plan& plan, const checkpoint::TensorStore& tensors, bool exact,
                     const Wanted& wanted) {
   std::set<std::string, std::less<>> known;
   for (const Role& role : plan.roles)  // not one rank's alone: all ranks find the same mistakes
-    for (const Unit& unit : role.units)
+    for (const Unit& unit : model_units(role))
       for (const UnitTensor& tensor : unit.tensors)
         if (known.insert(tensor.name).second && is_wanted(wanted, unit, tensor))
           loading.expect(tensor.name, tensor.spec.whole);
   for (const checkpoint::TensorInfo& info : tensors.tensors())
-    if (exact && !known.contains(info.name)) loading.unexpected(info);
+    if (exact && !known.contains(info.name) && !counts_batches(info.name, known)) loading.unexpected(info);
   loading.check();
 }
 
@@ -321,13 +329,14 @@ void fill_sinusoids(std::int64_t columns, const Piece& piece, float* out) {
 }  // namespace
 
 void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, const Wanted& wanted) {
+  const std::vector<Unit> units = model_units(loaded.executor.role());
   struct Draw {
     const Unit* unit;
     const UnitTensor* tensor;
     Piece piece;
   };
   std::vector<Draw> draws;
-  for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
+  for_each_held(loaded, units, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
     if (!is_wanted(wanted, unit, tensor)) return;
     for (const Piece& piece : pieces)
       for (const Piece& chunk : chunks_of(piece, kStagedElements)) draws.push_back({&unit, &tensor, chunk});
@@ -393,7 +402,8 @@ void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tenso
                   bool exact, const Wanted& wanted) {
   Loading loading(tensors, source);
   expect_weights(loading, loaded.plan, tensors, exact, wanted);
-  for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
+  const std::vector<Unit> units = model_units(loaded.executor.role());
+  for_each_held(loaded, units, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
     if (is_wanted(wanted, unit, tensor)) loading.read(tensor.name, parameters_of(loaded, unit), pieces);
   });
 }
@@ -431,7 +441,8 @@ void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensor
   for (const Role& role : loaded.plan.roles)
     for (const Unit& unit : role.units) expect_states(loading, tensors, unit);
   loading.check();
-  for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
+  const std::vector<Unit>& units = loaded.executor.role().units;
+  for_each_held(loaded, units, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
     const LoadingStates states(loaded, loading, tensors, loss_scale_of(loaded.executor) / scale.value_or(1.0F), unit,
                                tensor);
     for (const Slot& slot : unit.slots) {

@@ -58,8 +58,8 @@ class Caching {
     const Value& like = graph_.value(rows);
     const Shape& shape = like.shape();
     const Spec spec(like.dtype(), Shape{shape[0], room, shape[2]});
-    graph_.states.push_back(graph_.add_value({.name = name, .spec = spec, .kind = ValueKind::state}));
-    return graph_.states.back();
+    graph_.states.push_back({graph_.add_value({.name = name, .spec = spec, .kind = ValueKind::state})});
+    return graph_.states.back().value;
   }
 
   void cache(Node& node, const Node& of_whole) {

@@ -50,6 +50,7 @@ class Distribution {
     graph_.nodes.clear();
     for (Node& node : nodes) {
       for (ValueId& input : node.inputs) input = summed(input);
+      join_statistics(node);
       if (node.op == Op::cross_entropy) split_loss(node);
       if (node.op == Op::cross_entropy_stats && gather_stats(node)) continue;
       add(std::move(node));
@@ -166,6 +167,31 @@ class Distribution {
     return at->second = id;
   }
 
+  /// The statistics of a batch norm are of the samples of all ranks, except where each normalises by its own. The
+  /// running ones always are.
+  void join_statistics(Node& node) {
+    const bool update = node.op == Op::batch_norm_update;
+    if (!update && (node.op != Op::batch_norm_apply || flag(node, "own"))) return;
+    ValueId& sums = node.inputs[update ? 0 : 1];
+    Axes axes;
+    for (Axis axis : graph_.mesh.active(kBatchAxes))
+      if (on(sums, axis).is_partial()) axes = axes | axis;
+    if (axes.empty()) return;
+    const auto [at, fresh] = joined_.try_emplace(sums, kNone);
+    if (fresh) {
+      Value joined = graph_.value(sums);
+      joined.name += ".joined";
+      for (Axis axis : axes) joined.spec.place(axis, {});
+      Node join = node_like(node, node.name, Op::all_reduce);
+      join.inputs = {sums};
+      join.outputs = {at->second = graph_.add_value(std::move(joined))};
+      join.axes = axes;
+      writers_[at->second] = graph_.nodes.size();
+      graph_.nodes.push_back(std::move(join));
+    }
+    sums = at->second;
+  }
+
   /// Of its own logits a rank makes the statistics, and of all ranks' statistics the loss.
   void split_loss(Node& node) {
     const ValueId logits = node.inputs[0], targets = node.inputs[1];
@@ -233,6 +259,7 @@ class Distribution {
   Graph& graph_;
   const Axes to_rows_;
   std::map<ValueId, ValueId> summed_;  ///< partial sums to what they are summed to
+  std::map<ValueId, ValueId> joined_;  ///< the same of statistics, over the batch
   std::map<std::tuple<ValueId, Op, Axis>, ValueId> redistributed_;
   std::map<ValueId, std::size_t> writers_;      ///< index in graph_.nodes of the node that makes a value
   std::set<std::pair<ValueId, Axis>> summing_;  ///< whose gradients may be partial: they are summed

@@ -16,6 +16,7 @@ namespace trainer {
 ///   a Replicate operand        of such a reader enters by `replicate`, whose gradient is an all_reduce, along axes
 ///                              where ranks have the same tokens (along the others gradients stay Partial, down to
 ///                              the parameters)
+///   statistics of a batch      (batch_norm) are summed over the ranks of the batch where all are to have the same
 ///   logits cut by classes      make cross-entropy three nodes (engine/ops/loss.cpp), so that no rank ever holds
 ///                              all of them
 ///

@@ -52,6 +52,7 @@ void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attrib
         node.inputs.push_back(needs_cast(def, data, i, compute) ? cast(data[i], compute, scope.block) : data[i]);
     if (!add_parameters(node, inference, given, file_node, init, scope, compute, entry)) return;
     if (is_random) add_randomness(node);
+    add_states(node, inference);
     add_outputs(node, inference);
     if (inference.pieces.empty())
       entry.value = node.outputs[0];
@@ -176,6 +177,16 @@ ValueId NodeMaker::tied_weight(const std::string& name, const ParameterDef& def,
       where, path,
       "the weight of \"" + name + "\" has shape " + shape.str() + "; here " + def.shape.str() + " is needed");
   return kNone;
+}
+
+void NodeMaker::add_states(Node& node, const Inference& inference) {
+  Graph& graph = reading_.graph;
+  for (const ParameterDef& def : inference.states) {
+    const ValueId id = graph.add_value(
+        {.name = node.name + "." + def.suffix, .spec = {DType::f32, def.shape}, .kind = ValueKind::state});
+    graph.states.push_back({id, def.init.constant});
+    node.inputs.push_back(id);
+  }
 }
 
 void NodeMaker::add_outputs(Node& node, const Inference& inference) {

@@ -12,7 +12,9 @@ std::vector<bool> needed_values(const Graph& graph, const std::vector<ValueId>& 
   std::vector<bool> needed(graph.values.size(), false);
   for (ValueId root : roots) needed[at(root)] = true;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
-    if (std::none_of(node->outputs.begin(), node->outputs.end(), [&](ValueId id) { return needed[at(id)]; })) continue;
+    const bool read =
+        std::any_of(node->outputs.begin(), node->outputs.end(), [&](ValueId id) { return needed[at(id)]; });
+    if (!read && !node->outputs.empty()) continue;  // a node without outputs is there for its states
     for (ValueId id : node->inputs) needed[at(id)] = true;
     for (ValueId id : node->outputs) needed[at(id)] = true;
   }
@@ -37,15 +39,16 @@ void prune(Graph& graph, const std::vector<ValueId>& roots) {
     rename(value.parameter);
   }
   graph.values = std::move(values);
-  std::erase_if(graph.nodes, [&](const Node& node) { return renamed[at(node.outputs[0])] == kNone; });
+  std::erase_if(graph.nodes,
+                [&](const Node& node) { return !node.outputs.empty() && renamed[at(node.outputs[0])] == kNone; });
   for (Node& node : graph.nodes) {
     std::for_each(node.inputs.begin(), node.inputs.end(), rename);
     std::for_each(node.outputs.begin(), node.outputs.end(), rename);
   }
   std::for_each(graph.inputs.begin(), graph.inputs.end(), rename);
   std::erase(graph.inputs, kNone);
-  std::for_each(graph.states.begin(), graph.states.end(), rename);
-  std::erase(graph.states, kNone);
+  for (GraphState& state : graph.states) rename(state.value);
+  std::erase_if(graph.states, [](const GraphState& state) { return state.value == kNone; });
   for (Parameter& parameter : graph.parameters) rename(parameter.value);
   std::erase_if(graph.parameters, [](const Parameter& parameter) { return parameter.value == kNone; });
   for (ValueId* id : {&graph.seed, &graph.step, &graph.position, &graph.loss.sum, &graph.loss.targets,

@@ -7,6 +7,7 @@
 
 #include "engine/core/check.h"
 #include "engine/job/aliases.h"
+#include "engine/transform/batch_norm.h"
 #include "engine/transform/prune.h"
 #include "engine/transform/reading.h"
 
@@ -46,6 +47,7 @@ class GraphReader {
     const ValueId root = of_logits ? graph_.logits : graph_.loss.sum;
     CHECK(root != kNone, "a graph without mistakes has an output");
     prune(graph_, {root});
+    place_batch_norms(graph_, mode() == Mode::train);
     return std::move(graph_);
   }
 

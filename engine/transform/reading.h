@@ -110,6 +110,7 @@ class NodeMaker {
                       const std::optional<Init>& init, const Scope& scope, DType compute, Entry& entry);
   ValueId tied_weight(const std::string& name, const ParameterDef& def, const yaml::Node& file_node, const Scope& scope,
                       const std::string& path, DType compute);
+  void add_states(Node& node, const Inference& inference);
   void add_outputs(Node& node, const Inference& inference);
   void add_randomness(Node& node);
   void check_batch(ValueId input) const;

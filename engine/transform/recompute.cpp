@@ -68,12 +68,22 @@ class Recomputation {
     return leaves;
   }
 
+  /// What leaves its block; the change of a state, which happens once; and a few sums that ranks have joined.
+  bool kept(const Node& node, const std::vector<bool>& leaves) const {
+    return node.outputs.empty() || leaves[at(graph_.storage(node.outputs[0]))] || joins_statistics(node);
+  }
+
+  bool joins_statistics(const Node& node) const {
+    const NodeId from = node.op == Op::all_reduce ? producer_[at(node.inputs[0])] : kNone;
+    return node.op == Op::batch_norm_sums || (from != kNone && graph_.nodes[at(from)].op == Op::batch_norm_sums);
+  }
+
   /// full, every_n: everything inside a block but what leaves it.
   void choose_blocks() {
     const std::vector<bool> leaves = leaves_block();
     repeat_.assign(num_forward_, false);
     for (std::size_t i = 0; i < num_forward_; ++i)
-      repeat_[i] = in_recomputed_block(graph_.nodes[i]) && !leaves[at(graph_.storage(graph_.nodes[i].outputs[0]))];
+      repeat_[i] = in_recomputed_block(graph_.nodes[i]) && !kept(graph_.nodes[i], leaves);
   }
 
   /// selective: a cheap node is repeated if all it reads is there: kept for another reason, or repeated itself. One
@@ -85,8 +95,7 @@ class Recomputation {
     for (std::size_t i = 0; i < graph_.values.size(); ++i) there[i] = graph_.values[i].kind != ValueKind::activation;
     for (std::size_t i = 0; i < num_forward_; ++i) {
       const Node& node = graph_.nodes[i];
-      bool ready =
-          in_recomputed_block(node) && !has(node.op, Trait::costly) && !leaves[at(graph_.storage(node.outputs[0]))];
+      bool ready = in_recomputed_block(node) && !has(node.op, Trait::costly) && !kept(node, leaves);
       for (ValueId input : node.inputs) ready = ready && there[at(graph_.storage(input))];
       repeat_[i] = ready;
       for (ValueId output : node.outputs) {

@@ -28,6 +28,14 @@ std::int64_t attention_cached_workspace(const Signature& signature, const Contex
 // kernels/documents.h
 Prepared prepare_document_positions(const Signature& signature, const Context& context);
 
+// kernels/batch_norm.h
+Prepared prepare_batch_norm(const Signature& signature, const Context& context);
+Prepared prepare_batch_norm_sums(const Signature& signature, const Context& context);
+Prepared prepare_batch_norm_apply(const Signature& signature, const Context& context);
+Prepared prepare_batch_norm_update(const Signature& signature, const Context& context);
+Prepared prepare_batch_norm_grad_sums(const Signature& signature, const Context& context);
+Prepared prepare_batch_norm_grad(const Signature& signature, const Context& context);
+
 // kernels/dropout.h
 Prepared prepare_dropout(const Signature& signature, const Context& context);
 

@@ -68,6 +68,11 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::top_k_compress:
       return top_k_workspace(s, context_);
     // Only on GPUs.
+    case Op::batch_norm:
+    case Op::batch_norm_sums:
+    case Op::batch_norm_apply:
+    case Op::batch_norm_grad_sums:
+    case Op::batch_norm_grad:
     case Op::sum_leading:
     case Op::bias_grad:
     case Op::cross_entropy_count:

@@ -42,6 +42,14 @@ Prepared prepare_dequantize_sum_int8(const Signature& signature, const Context& 
 Prepared prepare_top_k_compress(const Signature& signature, const Context& context);
 Prepared prepare_top_k_sum(const Signature& signature, const Context& context);
 
+// kernels/batch_norm.h
+Prepared prepare_batch_norm(const Signature& signature, const Context& context);
+Prepared prepare_batch_norm_sums(const Signature& signature, const Context& context);
+Prepared prepare_batch_norm_apply(const Signature& signature, const Context& context);
+Prepared prepare_batch_norm_update(const Signature& signature, const Context& context);
+Prepared prepare_batch_norm_grad_sums(const Signature& signature, const Context& context);
+Prepared prepare_batch_norm_grad(const Signature& signature, const Context& context);
+
 // kernels/conv2d.h
 Prepared prepare_conv2d(const Signature& signature, const Context& context);
 Prepared prepare_conv2d_grad_input(const Signature& signature, const Context& context);

@@ -13,6 +13,7 @@
 #include "kernels/conv2d.h"
 #include "kernels/cuda/convolution/conv2d.h"
 #include "kernels/cuda/embedding/embedding_grad.h"
+#include "kernels/cuda/norm/batch_norm.h"
 #include "kernels/cuda/optimizer/muon.h"
 #include "kernels/linear.h"
 
@@ -89,6 +90,12 @@ std::int64_t norm_grad_workspace(const Signature& s, int units) {
   return partial_columns(rows_of(dy), weights * dy.shape[-1], units);
 }
 
+/// Two sums of each part of a channel.
+std::int64_t batch_norm_sums_workspace(const Signature& s, std::size_t x, int units) {
+  const Shape& shape = s.operands[x].shape;
+  return batch_norm_parts(shape[1], shape[0], units) * 2 * shape[1] * kF64;
+}
+
 /// Of planes one block makes each sum whole.
 std::int64_t bias_grad_workspace(const Signature& s, int units) {
   const BiasGradSizes z = bias_grad_sizes(s);
@@ -121,6 +128,15 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::layer_norm_grad:
     case Op::rms_norm_grad:
       return norm_grad_workspace(s, units);
+    case Op::batch_norm_sums:
+      return batch_norm_sums_workspace(s, 0, units);
+    case Op::batch_norm_grad_sums:
+      return batch_norm_sums_workspace(s, 1, units);
+    case Op::batch_norm:  // coefficients of each channel
+    case Op::batch_norm_apply:
+      return 3 * s.operands[0].shape[1] * kF32;
+    case Op::batch_norm_grad:
+      return 4 * s.operands[0].shape[1] * kF32;
     case Op::sum_leading:
       return partial_columns(s.operands[0].elements() / std::max<std::int64_t>(1, s.operands[1].elements()),
                              s.operands[1].elements(), units);

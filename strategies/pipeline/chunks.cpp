@@ -33,10 +33,10 @@ std::vector<Piece> pieces_of(const Graph& graph) {
     const std::int32_t block = graph.outermost(node.block);
     const OpDef& def = definition(node.op);
     // Without blocks every node is a piece, but a loss stays with what it judges, and dropout, which evaluation lacks,
-    // with what it drops.
-    const bool begins =
-        blocks ? block != current
-               : !def.loss && !has(node.op, Trait::random) && graph.value(node.outputs[0]).alias_of == kNone;
+    // with what it drops. A batch norm, several nodes in training, is one piece.
+    const bool begins = blocks ? block != current
+                               : !def.loss && !has(node.op, Trait::random) && !graph.is_view(node) &&
+                                     node.op != Op::batch_norm_apply && node.op != Op::batch_norm_update;
     if (begins || pieces.empty()) pieces.push_back({i, block != kNone});
     current = block;
     pieces.back().cost += weight(graph, node);

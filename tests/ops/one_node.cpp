@@ -32,7 +32,10 @@ std::size_t first_parameter(Op op) {
     case Op::rms_norm:
     case Op::conv2d:
     case Op::conv1d:
+    case Op::batch_norm:
       return 1;
+    case Op::batch_norm_apply:
+      return 2;
     default:
       return SIZE_MAX;
   }

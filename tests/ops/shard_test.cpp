@@ -234,6 +234,12 @@ Case with_positive(Case c, std::size_t input) {
   return c;
 }
 
+/// Σ x² of a batch norm's sums above what (Σ x)² makes of it.
+Case with_variance(Case c) {
+  for (std::int64_t i = c.in[1].size() / 2; i < c.in[1].size(); ++i) c.in[1][i] = 20 + std::fabs(c.in[1][i]);
+  return c;
+}
+
 Attributes attention(std::int64_t heads, std::int64_t kv_heads, bool packed, bool causal = true) {
   return {{"heads", heads}, {"kv_heads", kv_heads}, {"causal", causal}, {"packed", packed}, {"rope_theta", 100.0}};
 }
@@ -375,6 +381,10 @@ std::vector<Case> cases() {
       make_case(Op::conv2d, kConv, {{4, 2, 4, 4}, {6, 2, 3, 3}, {6}}, {{4, 6, 4, 4}}),
       make_case(Op::conv1d, kConv, {{4, 2, 6}, {6, 2, 3}, {6}}, {{4, 6, 6}}),
       make_case(Op::max_pool2d, kWindow, {{2, 4, 4, 4}}, {{2, 4, 2, 2}, {2, 4, 2, 2}}),
+      with_positive(make_case(Op::batch_norm, {{"eps", 1e-5}}, {{4, 6, 3}, {6}, {6}, {6}, {6}}, {{4, 6, 3}}), 4),
+      make_case(Op::batch_norm_sums, {}, {{4, 6, 3}}, {{2, 6}}),
+      with_variance(make_case(Op::batch_norm_apply, {{"eps", 1e-5}, {"count", std::int64_t{12}}},
+                              {{4, 6, 3}, {2, 6}, {6}, {6}}, {{4, 6, 3}})),
       make_case(Op::avg_pool2d, kWindow, {{2, 4, 4, 4}}, {{2, 4, 2, 2}}),
       make_case(Op::cross_entropy, kLoss, {{4, 2, 6}, {4, 2}}, {{1}, {8}}, {0, 6}),
       make_case(Op::cross_entropy_count, kLoss, {{4, 2}}, {{1}}, {6}),

@@ -56,6 +56,85 @@ void layer_norm_grad(const Call& c) {
   }
 }
 
+namespace {
+
+/// Channel of element `i` of [n, ch, ...].
+std::int64_t channel_at(const Shape& shape, std::int64_t i) {
+  return i / (shape.elements() / (shape[0] * shape[1])) % shape[1];
+}
+
+struct Channel {
+  double mean, variance;
+};
+Channel channel_of(const Call& c, const Tensor& sums, std::int64_t channel) {
+  const auto count = static_cast<double>(c.attributes.integer("count"));
+  const double mean = sums[channel] / count;
+  return {mean, sums[sums.shape[1] + channel] / count - mean * mean};
+}
+double rstd_of(const Call& c, double variance) {
+  return 1 / std::sqrt(variance + (c.attributes.has("eps") ? c.attributes.real("eps") : 1e-5));
+}
+
+}  // namespace
+
+void batch_norm(const Call& c) {
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i) {
+    const std::int64_t ch = channel_at(c.in[0].shape, i);
+    c.out[0][i] = (c.in[0][i] - c.in[3][ch]) * rstd_of(c, c.in[4][ch]) * c.in[1][ch] + c.in[2][ch];
+  }
+}
+
+void batch_norm_sums(const Call& c) {
+  const Shape& shape = c.in[0].shape;
+  for (std::int64_t i = 0; i < shape.elements(); ++i) {
+    c.out[0][channel_at(shape, i)] += c.in[0][i];
+    c.out[0][shape[1] + channel_at(shape, i)] += c.in[0][i] * c.in[0][i];
+  }
+}
+
+void batch_norm_apply(const Call& c) {
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i) {
+    const std::int64_t ch = channel_at(c.in[0].shape, i);
+    const Channel of = channel_of(c, c.in[1], ch);
+    c.out[0][i] = (c.in[0][i] - of.mean) * rstd_of(c, of.variance) * c.in[2][ch] + c.in[3][ch];
+  }
+}
+
+/// Outputs: the states afterwards. A graph has none, and changes its own.
+void batch_norm_update(const Call& c) {
+  const double momentum = c.attributes.real("momentum"), count = static_cast<double>(c.attributes.integer("count"));
+  for (std::int64_t ch = 0; !c.out.empty() && ch < c.in[1].size(); ++ch) {
+    const Channel of = channel_of(c, c.in[0], ch);
+    c.out[0][ch] = (1 - momentum) * c.in[1][ch] + momentum * of.mean;
+    c.out[1][ch] = (1 - momentum) * c.in[2][ch] + momentum * of.variance * count / (count - 1);
+  }
+}
+
+void batch_norm_grad_sums(const Call& c) {
+  const Shape& shape = c.in[0].shape;
+  for (std::int64_t i = 0; i < shape.elements(); ++i) {
+    const std::int64_t ch = channel_at(shape, i);
+    const Channel of = channel_of(c, c.in[2], ch);
+    c.out[0][ch] += c.in[0][i];
+    c.out[0][shape[1] + ch] += c.in[0][i] * (c.in[1][i] - of.mean) * rstd_of(c, of.variance);
+  }
+  std::size_t next = 1;
+  for (std::int64_t ch = 0; c.flag("weight", true) && ch < shape[1]; ++ch) c.out[next][ch] = c.out[0][shape[1] + ch];
+  next += c.flag("weight", true) ? 1 : 0;
+  for (std::int64_t ch = 0; c.flag("bias", true) && ch < shape[1]; ++ch) c.out[next][ch] = c.out[0][ch];
+}
+
+void batch_norm_grad(const Call& c) {
+  const Shape& shape = c.in[0].shape;
+  const auto count = static_cast<double>(c.attributes.integer("count"));
+  for (std::int64_t i = 0; i < shape.elements(); ++i) {
+    const std::int64_t ch = channel_at(shape, i);
+    const Channel of = channel_of(c, c.in[3], ch);
+    const double rstd = rstd_of(c, of.variance), normal = (c.in[1][i] - of.mean) * rstd;
+    c.out[0][i] = c.in[2][ch] * rstd * (c.in[0][i] - c.in[4][ch] / count - normal * c.in[4][shape[1] + ch] / count);
+  }
+}
+
 void rms_norm(const Call& c) {
   const Tensor& x = c.in[0];
   const double offset = static_cast<double>(integer_of(Op::rms_norm, c.attributes, "offset"));

@@ -80,6 +80,18 @@ void dispatch(Op op, const Call& call) {
       return sum_leading(call);
     case Op::dropout:
       return dropout(call);
+    case Op::batch_norm:
+      return batch_norm(call);
+    case Op::batch_norm_sums:
+      return batch_norm_sums(call);
+    case Op::batch_norm_apply:
+      return batch_norm_apply(call);
+    case Op::batch_norm_update:
+      return batch_norm_update(call);
+    case Op::batch_norm_grad_sums:
+      return batch_norm_grad_sums(call);
+    case Op::batch_norm_grad:
+      return batch_norm_grad(call);
     case Op::conv2d:
     case Op::conv1d:
       return conv2d(call);

@@ -389,9 +389,9 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
       for (int i = 0; i < cut.micro_batches; ++i)
         issue(Stream::copy, CopyIn{source, i * bytes, {Region{id, i * stride, bytes}}});
   }
-  for (ValueId id : graph.states)
-    if (read_here[static_cast<std::size_t>(id)])
-      memory.fields[static_cast<std::size_t>(id)] = state(graph.value(id), graph.local(id).bytes());
+  for (const GraphState& held : graph.states)
+    if (const auto id = static_cast<std::size_t>(held.value); read_here[id])
+      memory.fields[id] = state(held, graph.value(held.value), graph.local(held.value).bytes());
   for (const auto& [id, into] : {std::pair(graph.step, &memory.step), {graph.position, &memory.position}})
     if (id != kNone && read_here[static_cast<std::size_t>(id)]) *into = scalar_in(graph, id);
   if (graph.loss.sum != kNone) memory.loss = buffer("loss", Category::activations, size_of(DType::f64));
@@ -407,14 +407,14 @@ BufferId Emitter::scalar_in(const Graph& graph, ValueId id) {
 }
 
 // The buffer of a state, which programs share.
-BufferId Emitter::state(const Value& value, std::int64_t bytes) {
+BufferId Emitter::state(const GraphState& state, const Value& value, std::int64_t bytes) {
   const auto known = std::ranges::find(role_.states, value.name, &State::name);
   if (known != role_.states.end()) {
     CHECK(known->spec == value.spec, "programs hold the same state " + value.name);
     return known->region.buffer;
   }
   const BufferId id = persistent(value.name, Category::activations, bytes);
-  role_.states.push_back({value.name, value.spec, whole(id)});
+  role_.states.push_back({value.name, value.spec, whole(id), state.initial});
   return id;
 }
 
@@ -641,7 +641,7 @@ std::size_t Emitter::prepare(GraphMemory& memory, NodeId id, bool counts, bool a
 void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
-  if (graph.value(node.outputs[0]).alias_of != kNone) return;  // the same memory in another shape
+  if (graph.is_view(node)) return;  // the same memory in another shape
   Provenance of_node = why_;
   of_node.node = id;
   of_node.recomputed = node.recomputed;

@@ -174,7 +174,7 @@ class Emitter {
   const PreparedNode& prepare(GraphMemory& memory, NodeId id);
   std::size_t prepare(GraphMemory& memory, NodeId id, bool counts, bool add);
   Region weight(const GraphMemory& memory, ValueId id, Layout layout);
-  BufferId state(const Value& value, std::int64_t bytes);
+  BufferId state(const GraphState& state, const Value& value, std::int64_t bytes);
   BufferId scalar_in(const Graph& graph, ValueId id);
   BufferId packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout);
   void pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout,

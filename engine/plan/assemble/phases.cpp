@@ -23,8 +23,6 @@ bool belongs(const Graph& graph, const Node& node, Kind kind) {
   return false;
 }
 
-bool launches(const Graph& graph, const Node& node) { return graph.value(node.outputs[0]).alias_of == kNone; }
-
 }  // namespace
 
 bool is_weight_part(const Graph& graph, const Node& node) {
@@ -42,7 +40,7 @@ std::map<Action::Kind, Phase> phases_of(const CutGraph& cut, int chunk,
     std::map<std::size_t, std::size_t> first_read, last_read, last_gradient;  // by unit: index in phase.nodes
     for (NodeId id : cut.nodes[static_cast<std::size_t>(chunk)]) {
       const Node& node = graph.nodes[static_cast<std::size_t>(id)];
-      if (!belongs(graph, node, kind) || !launches(graph, node)) continue;
+      if (!belongs(graph, node, kind) || graph.is_view(node)) continue;
       const std::size_t index = phase.nodes.size();
       phase.nodes.push_back(id);
       for (ValueId input : node.inputs)
