@@ -185,8 +185,7 @@ void Source::check_against_graph() const {
   const Graph graph = read_graph(yaml::read_file(folder_->graph), folder_->with, options);
   std::vector<std::string> problems;
   std::set<std::string> names;
-  for (const Parameter& parameter : graph.parameters) {
-    const auto& value = graph.value(parameter.value);
+  const auto expect = [&](const Value& value) {
     names.insert(value.name);
     const auto found = std::ranges::find(tensors_, value.name, &TensorInfo::name);
     if (found == tensors_.end())
@@ -195,7 +194,9 @@ void Source::check_against_graph() const {
       problems.push_back(value.name + " is " + found->shape.str() + ", the model has " + value.shape().str());
     else if (!is_floating(found->dtype))
       problems.push_back(value.name + " holds " + std::string(trainer::name_of(found->dtype)) + ", not floats");
-  }
+  };
+  for (const Parameter& parameter : graph.parameters) expect(graph.value(parameter.value));
+  for (const GraphState& state : graph.states) expect(graph.value(state.value));
   for (const TensorInfo& info : tensors_)
     if (!names.contains(info.name)) problems.push_back(info.name + " " + info.shape.str() + " is not in the model");
   if (problems.empty()) return;

@@ -317,7 +317,7 @@ class Parser {
     if (word == "true" || word == "false") return ParamValue(word == "true" ? 1.0 : 0.0);
     if (std::find(kWords.begin(), kWords.end(), word) != kWords.end())
       fail(begin, "unexpected \"" + word + "\" in an expression");
-    if (take("(")) return word == "each" ? each() : ParamValue(call(word, begin));
+    if (take("(")) return word == "each" ? each() : ParamValue(is_of_list(word) ? of_list(word) : call(word, begin));
     for (auto local = locals_.rbegin(); local != locals_.rend(); ++local)
       if (local->first == word) return local->second;
     if (const auto found = variables_.find(word); found != variables_.end()) return found->second;
@@ -326,11 +326,26 @@ class Parser {
     throw ExpressionError("unknown name \"" + word + "\"", begin, nearest(word, known));
   }
 
+  static bool is_of_list(std::string_view word) { return word == "len" || word == "sum"; }
+
+  /// What follows `len(` or `sum(`.
+  double of_list(const std::string& word) {
+    const std::size_t at = (skip_blanks(), at_);
+    const ParamValue value = expression();
+    if (!take(")")) fail(at_, word + "() takes one argument");
+    if (!live_) return 1;
+    if (value.list() == nullptr) fail(at, "a list is needed, and this is " + text_of(value));
+    if (word == "len") return static_cast<double>(value.list()->size());
+    double sum = 0;
+    for (const ParamValue& item : *value.list()) sum += number_of(item, at);
+    return sum;
+  }
+
   double call(const std::string& word, std::size_t begin) {
     const auto* found =
         std::find_if(kFunctions.begin(), kFunctions.end(), [&](const Function& f) { return f.name == word; });
     if (found == kFunctions.end()) {
-      std::vector<std::string_view> known;
+      std::vector<std::string_view> known{"each", "len", "sum"};
       for (const Function& function : kFunctions) known.push_back(function.name);
       throw ExpressionError("unknown function \"" + word + "\"", begin, nearest(word, known));
     }

@@ -14,8 +14,8 @@
 //   atom        := number | 'word' | name | name '(' expression {',' expression} ')' | '(' expression ')' | null
 //                | true | false | '[' [expression {',' expression}] ']'
 //                | 'each' '(' name ',' expression ',' expression ')'        // a list: each(i, 3, 2 * i) is [0, 2, 4]
-// Names may have dots (`rope_scaling.factor`). Functions: sqrt min max ceil floor round abs pow exp log log2. What is
-// not taken of `if`, `??`, `and` and `or` is not evaluated.
+// Names may have dots (`rope_scaling.factor`). Functions: sqrt min max ceil floor round abs pow exp log log2, and of
+// lists len and sum. What is not taken of `if`, `??`, `and` and `or` is not evaluated.
 #pragma once
 
 #include <cstdint>

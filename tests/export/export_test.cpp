@@ -139,6 +139,20 @@ TEST_CASE("every family comes back bit for bit, its config byte for byte") {
   CHECK(names_in(folder.path()).size() == all.size());  // and nothing beside them
 }
 
+TEST_CASE("a ResNet comes back bit for bit, running statistics included, without PyTorch's counts of batches") {
+  tests::TemporaryFolder folder;
+  for (const std::string name : {"resnet", "resnet_basic"}) {
+    CAPTURE(name);
+    export_model(options_for(golden(name), folder.path(name)));
+    auto expected = bytes_of(golden(name) + "/model.safetensors");
+    const std::size_t all = expected.size();
+    std::erase_if(expected, [](const auto& tensor) { return tensor.first.ends_with(".num_batches_tracked"); });
+    CHECK(expected.size() < all);
+    CHECK(bytes_of(folder.path(name + "/model.safetensors")) == expected);
+    CHECK(tests::contents_of(folder.path(name + "/config.json")) == tests::contents_of(golden(name) + "/config.json"));
+  }
+}
+
 TEST_CASE("a checkpoint holds the folder's small files, and its export is the folder, which may be gone") {
   for (const char* name : {"gpt2", "llama_tied"}) {
     CAPTURE(std::string(name));

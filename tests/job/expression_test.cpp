@@ -90,6 +90,8 @@ TEST_CASE("words, lists and null have values; what is not taken is not evaluated
         ParamValue(ParamValue::List{ParamValue(std::string("a")), ParamValue(), ParamValue(std::string("a"))}));
   CHECK(any("each(i, 2, each(j, i + 1, 10 * i + j))[1][1]") == ParamValue(11.0));
   CHECK(any("each(i, 0, i)") == ParamValue(ParamValue::List{}));
+  CHECK(any("sum(each(i, 4, 10 * i)) + len([7, 8, 9]) + sum([])") == ParamValue(63.0));
+  CHECK(any("if true then 1 else len(3)") == ParamValue(1.0));
   CHECK(text_of(any("[1, 'a', null, 0.5]")) == "[1, 'a', null, 0.5]");
 }
 
@@ -108,6 +110,9 @@ TEST_CASE("a value of the wrong kind is named at its place") {
   CHECK(told("kinds[0.5]") == "6 an element is named by a whole number");
   CHECK(told("if 1 then 2") == "11 \"if\" without \"else\"");
   CHECK(told("'silu") == "0 a word without its second \"'\"");
+  CHECK(told("len(3)") == "4 a list is needed, and this is 3");
+  CHECK(told("sum(['a'])") == "4 a number is needed, and this is 'a'");
+  CHECK(told("sum([1]") == "7 sum() takes one argument");
   CHECK(told("each(i, 1e9, i)") == "8 a list has 0 to 100000 elements");
   CHECK(told("each(i, 9e4, each(j, 9e4, 1))").ends_with("an expression that takes too long"));
   CHECK(told("then") == "0 unexpected \"then\" in an expression");

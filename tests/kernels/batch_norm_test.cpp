@@ -40,6 +40,7 @@ TEST_CASE("a batch norm in training is PyTorch's formula, with any mean") {
   for (DType c : compute_dtypes())
     for (const Shape& shape : kShapes)
       for (const double offset : {0.0, 30.0}) {
+        if (runs_are_slow() && shape.elements() > 3000) continue;
         const std::int64_t channels = shape[1], count = shape.elements() / channels;
         const Tensor x = rounded(c, about(shape, offset, 3)), weight = normal_tensor({channels}, 4),
                      bias = normal_tensor({channels}, 5), dy = normal_tensor(shape, 6);
@@ -89,6 +90,7 @@ TEST_CASE("of a frozen weight or bias there is no gradient") {
 TEST_CASE("in evaluation a batch norm goes by its running statistics, which training moves") {
   for (DType c : compute_dtypes())
     for (const Shape& shape : kShapes) {
+      if (runs_are_slow() && shape.elements() > 3000) continue;
       const std::int64_t channels = shape[1], count = shape.elements() / channels;
       Tensor variance = normal_tensor({channels}, 7);
       for (double& v : variance.data) v = 0.1 + v * v;
