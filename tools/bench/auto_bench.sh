@@ -52,7 +52,7 @@ grid() {
 
 published() {
   local row name nodes
-  for row in llama-3.1-8b:1 llama-3.1-70b:2 llama-3.1-70b:4 llama-3.1-405b:12 llama-3.1-405b:16 qwen3-0.6b:1 qwen3-1.7b:1 qwen3-4b:1 qwen3-8b:1 \
+  for row in llama-3.1-8b:1 llama-3.1-70b:2 llama-3.1-70b:4 llama-3.1-405b:12 llama-3.1-405b:16 qwen2.5-72b:2 qwen3-0.6b:1 qwen3-1.7b:1 qwen3-4b:1 qwen3-8b:1 \
     qwen3-14b:1 qwen3-32b:1 gemma-3-27b:1 gemma-3-27b:2 phi-3-mini-4k:1 phi-3-medium-4k:1; do
     name=${row%:*} nodes=${row#*:}
     planned "$name on $nodes × 8" "tests/job/published/$name" cluster.hardware=h100-sxm "cluster.nodes=$nodes"
