@@ -384,7 +384,8 @@ std::vector<float> norms_of_rows(const checkpoint::TensorStore& tensors, const s
 }  // namespace
 
 void take_norms(const LoadedRank& loaded, const checkpoint::TensorStore& tensors) {
-  for_each_held(loaded, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
+  const std::vector<Unit>& units = loaded.executor.role().units;
+  for_each_held(loaded, units, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
     if (tensor.init.norms_of.empty()) return;
     for (const Piece& piece : pieces) {
       std::vector<float> norms;
