@@ -318,6 +318,8 @@ void add_run(CommandLine& app, Work& work) {
       "parameter\n"
       "may not (78), unless checkpoint.accept names them. A finished run says that nothing is left to do. Another\n"
       "checkpoint.dir starts over.\n"
+      "Files are written while the next steps run, from a copy in host memory, if that fits; checkpoint.behind=false\n"
+      "writes them in the step. Too little free space for what is kept and one more checkpoint is refused (74).\n"
       "At a loss or gradient that is not finite the run saves nothing and exits 65; train.on_nan=skip or rollback go "
       "on.\n"
       "Text under a tokenizer.json is tokenized once, into ~/.cache/trainer; TRAINER_CACHE names another folder, or "

@@ -145,8 +145,10 @@ void add_validate(CommandLine& app, Work& work) {
   command->add_option("JOB", arguments->words, "job files, and overrides key.path=value that are applied to each")
       ->required()
       ->type_name("");
-  command->add_flag("--files", arguments->with_files,
-                    "opens data and initial weights too: are they there, whole, long enough, every id known");
+  command->add_flag(
+      "--files", arguments->with_files,
+      "opens data and initial weights too: are they there, whole, long enough, every id known; and is there "
+      "space for checkpoints");
   Option* json = command->add_flag("--json", arguments->json, "makes stdout one JSON document");
   command->add_option("--format", arguments->format, "of what stdout gets: text, or annotations for GitHub Actions")
       ->one_of({"text", "github"})
@@ -161,7 +163,7 @@ void add_validate(CommandLine& app, Work& work) {
       "\n"
       "Shows every mistake of every file. Exits 78 if a job is bad; with --files, 65 if its data or initial weights "
       "are, 74 if they cannot be\n"
-      "read. Without --files it reads no data. Changes nothing.\n");
+      "read or the disk has too little space for checkpoints. Without --files it reads no data. Changes nothing.\n");
   command->callback([arguments, &work] { work = [arguments] { return validate(*arguments); }; });
 }
 

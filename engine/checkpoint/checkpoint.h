@@ -122,6 +122,8 @@ class Store {
   void carry_as(const std::string& path, const std::string& name);
   /// Starts the unfinished checkpoint of `step`, empty.
   void begin(std::int64_t step);
+  /// Whether every file that was created since begin() is finished: for when ranks cannot meet before commit().
+  bool has_all_records() const;
   /// Makes the checkpoint of all files finished since begin(): checks that their pieces cover every tensor once,
   /// writes the manifest, renames, replaces one of the same step. `metadata` is JSON. Returns its path.
   std::string commit(std::int64_t step, const std::string& plan_hash, const std::string& metadata);

@@ -232,6 +232,14 @@ void Store::begin(std::int64_t step) {
   });
 }
 
+bool Store::has_all_records() const {
+  const std::vector<std::string> names =
+      unfinished_ ? names_in(dir() + "/" + hidden_name(*unfinished_, kUnfinished)) : std::vector<std::string>{};
+  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    return name.ends_with(kRecord) || std::find(names.begin(), names.end(), name + std::string(kRecord)) != names.end();
+  });
+}
+
 std::string Store::commit(std::int64_t step, const std::string& plan_hash, const std::string& metadata) {
   const std::string home = dir() + "/" + step_name(step);
   saving([&] { make_checkpoint(step, plan_hash, metadata, home); });

@@ -89,6 +89,7 @@ struct CompiledJob {
                                     ///< where parameters are frozen, that and what the backward pass then has
   std::vector<MemoryReport> memory;  ///< per role
   std::int64_t limit_bytes = 0;      ///< memory of one rank
+  std::int64_t host_bytes = 0;       ///< of the host's memory that a rank may take beside the plan's allocation
   bool fits = true;
   std::optional<std::int64_t> vocabulary;    ///< rows of the embedding that reads `tokens`, where there is one
   std::optional<std::int64_t> classes;       ///< of the logits that the loss reads, where it is a cross-entropy

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "engine/compile/graph_facts.h"
@@ -325,6 +326,7 @@ class Compilation {
     for (const Role& role : result.plan.roles) result.memory.push_back(report_memory(role));
     result.limit_bytes = limit_bytes();
     result.fits = result.peak_bytes() <= result.limit_bytes;
+    result.host_bytes = host_bytes(result.peak_bytes());
     result.batch = batch;
     result.strategy = resolve_strategy(job_, mesh_, graphs.any(), graphs.begins);
     result.schedule = std::move(options.schedule);
@@ -343,6 +345,15 @@ class Compilation {
   /// Memory of one rank.
   std::int64_t limit_bytes() const {
     return memory_limit(job_, hardware_, std::max<std::int64_t>(1, mesh_.world_size() / job_.cluster.nodes));
+  }
+
+  /// Beside an allocation of `taken` bytes. A processor's is the memory that the plan itself lies in; of a GPU's host
+  /// that nothing describes all is taken to be free.
+  std::int64_t host_bytes(std::int64_t taken) const {
+    if (hardware_.device_bytes == 0) return std::max<std::int64_t>(0, limit_bytes() - taken);
+    const std::int64_t host = hardware_.machine == nullptr ? 0 : hardware_.machine->host_memory_bytes;
+    return host == 0 ? std::numeric_limits<std::int64_t>::max()
+                     : host * job_.cluster.nodes / std::max<std::int64_t>(1, mesh_.world_size());
   }
 
   void check_length(const Graph& graph, const BatchShape& batch, int micro_batches, std::int64_t most) const {

@@ -511,6 +511,7 @@ CheckpointJob bind_checkpoint(Values& v, const std::string& name) {
   checkpoint.every = v.integer("checkpoint.every");
   checkpoint.keep = v.integer_or_nothing("checkpoint.keep");
   checkpoint.keep_best = v.flag("checkpoint.keep_best");
+  checkpoint.behind = v.flag("checkpoint.behind");
   checkpoint.format = v.word<CheckpointFormat>("checkpoint.format");
   checkpoint.accept = v.texts("checkpoint.accept");
   using Resume = CheckpointJob::Resume;

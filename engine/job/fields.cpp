@@ -537,6 +537,9 @@ Fields checkpoint() {
       optional("keep", "How many are kept, the newest; null: all.", {null(), integer(1)}, "2").when("dir"),
       optional("keep_best", "And the one with the lowest validation loss; each new lowest is saved.", {flag()}, "false")
           .when("dir"),
+      optional("behind", "Files are written while the next steps run, from a copy in host memory, if it fits.",
+               {flag()}, "true")
+          .when("dir"),
       optional("format", "full: one file. sharded: one for each rank that owns data.",
                {word(words<CheckpointFormat>())}, "full")
           .when("dir"),

@@ -221,6 +221,7 @@ struct CheckpointJob {
   std::int64_t every = 500;              ///< steps
   std::optional<std::int64_t> keep = 2;  ///< newest so many; none: all
   bool keep_best = false;                ///< and the one with the lowest validation loss
+  bool behind = true;                    ///< files are written while the next steps run, where memory allows it
   CheckpointFormat format = CheckpointFormat::full;
   enum class Resume : std::uint8_t { automatic, none, path } resume = Resume::automatic;
   std::string resume_from;  ///< Resume::path: a step directory

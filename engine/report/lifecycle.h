@@ -22,4 +22,8 @@ struct LifecyclePoint {
 std::vector<LifecyclePoint> lifecycle_of(const LoadedJob& loaded, const CompiledJob& compiled);
 Json lifecycle_json(const std::vector<LifecyclePoint>& points);
 
+/// What checkpoints take of the disk, and how they are written (engine/train/checkpoint_plan.h); null: none are.
+Json checkpoint_json(const LoadedJob& loaded, const CompiledJob& compiled);
+std::string checkpoint_line(const LoadedJob& loaded, const CompiledJob& compiled);
+
 }  // namespace trainer::report

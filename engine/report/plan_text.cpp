@@ -128,6 +128,7 @@ void add_lifecycle(std::string& out, const LoadedJob& loaded, const CompiledJob&
   for (const LifecyclePoint& one : lifecycle_of(loaded, compiled))
     table.add({one.point, size_text(one.inside), size_text(one.bytes), one.what});
   out += table.str();
+  out += fmt::format("checkpoints: {}\n", checkpoint_line(loaded, compiled));
 }
 
 void add_one_traffic(std::string& out, const std::vector<Traffic>& traffic) {

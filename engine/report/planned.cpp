@@ -55,6 +55,7 @@ Json plan_json(const Planned& one) {
           {"without_bf16", without_bf16_json(without_bf16)},
           {"instructions", programs},
           {"memory", memory},
+          {"checkpoint", checkpoint_json(loaded, compiled)},
           {"communication", communication_json(traffic.stages[traffic.most])},
           {"communication_by_stage", by_stage},
           {"communication_of_average", communication_json(average.stages[average.most])},

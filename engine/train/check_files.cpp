@@ -3,9 +3,11 @@
 
 #include <sstream>
 
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/core/error.h"
 #include "engine/data/files.h"
 #include "engine/train/base.h"
+#include "engine/train/checkpoint_plan.h"
 #include "engine/train/inputs.h"
 
 namespace trainer {
@@ -23,6 +25,7 @@ class Checker {
               [&] { check_first_weights(loaded_, compiled_, "model.init_from"); });
     if (const auto& adapter = loaded_.job.adapter; adapter && adapter->from)
       attempt("adapter.from", [&] { check_first_weights(loaded_, compiled_, "adapter.from"); });
+    attempt("checkpoint.dir", [&] { check_space(); });
     const DataJob& job = loaded_.job.data;
     const auto* val = std::get_if<DataFiles>(&job.val);
     const bool train_there = names_training_files(job), val_there = !val || names_files("data.val", *val);
@@ -55,6 +58,16 @@ class Checker {
       problems_.unreadable = true;
     }
     return false;
+  }
+
+  // Of a run that goes on from what it has saved.
+  void check_space() {
+    const CheckpointJob& checkpoint = loaded_.job.checkpoint;
+    if (!checkpoint.dir) return;
+    const std::vector<checkpoint::CheckpointPath> saved = checkpoint::list_checkpoints(*checkpoint.dir);
+    const bool goes_on = !saved.empty() && checkpoint.resume == CheckpointJob::Resume::automatic;
+    const std::string lack = lack_of_space(loaded_.job, compiled_, goes_on ? saved.front().step : 0);
+    if (!lack.empty()) throw IoError(lack);
   }
 
   // Whether every path and pattern names files; each that does not is told.

@@ -13,8 +13,8 @@ struct FileProblems {
   bool unreadable = false;              ///< one of them is the system's refusal: exit code 74, not 65
 };
 
-/// Opens data.train, data.val and model.init_from. `compiled` is of Purpose::train. Raises nothing that a file is the
-/// reason of.
+/// Opens data.train, data.val and model.init_from, and asks for the space that checkpoints need. `compiled` is of
+/// Purpose::train. Raises nothing that a file is the reason of.
 FileProblems check_files(const LoadedJob& loaded, const CompiledJob& compiled);
 
 }  // namespace trainer

@@ -87,6 +87,7 @@ std::string value_before_key(const std::string& path) {
   if (path == "trainable") return "all";
   if (path == "train.groups") return "[]";
   if (path == "train.optimizer.states") return "f32";
+  if (path == "checkpoint.behind") return "false";
   return kNotSet;
 }
 

@@ -167,11 +167,12 @@ void run_ranks(Communicator* process, int world_size, const std::function<void(C
   abort_on_error(process, [&] { run(*process); });
 }
 
-// Of each rank: its own thread or the caller's, those that help it, and the loader's.
+// Of each rank: its own thread or the caller's, those that help it, the loader's, and one that writes checkpoints.
 void require_threads_of(const Job& job, const Communicator* process, int threads) {
   if (job.cluster.device != Device::cpu) return;
   const int ranks = process == nullptr ? static_cast<int>(job.cluster.nodes) * ranks_per_node(job) : 1;
-  require_threads(ranks * (threads + 1) - 1);
+  const int writers = job.checkpoint.dir && job.checkpoint.behind ? 1 : 0;
+  require_threads(ranks * (threads + 1 + writers) - 1);
 }
 
 void abort_on_error(Communicator* process, const std::function<void()>& work) {

@@ -1,7 +1,8 @@
-// Saving. Both formats write the same shares (saved_pieces): sharded into files of the ranks that hold them, full into
-// one file of rank 0, to which they are sent.
+// Saving. Both formats save the same shares (saved_pieces): sharded in files of the ranks that hold them, full in one
+// file of rank 0, to which they are sent. When the elements reach the disk is SavedFiles' affair.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <vector>
 
@@ -11,12 +12,6 @@
 
 namespace trainer {
 namespace {
-
-struct Files {
-  std::vector<checkpoint::FileWriter::Entry> model, optimizer;
-};
-
-bool is_saved(const Unit& unit, Saved saved) { return saved == Saved::all || unit.trained(); }
 
 // One element of the step's own state, of 4 bytes.
 struct StepScalar {
@@ -38,6 +33,11 @@ std::vector<StepScalar> step_scalars(const Executor& executor) {
   return result;
 }
 
+void save_scalar(SavedFiles& files, const SavedFiles::Entry& entry, const StepScalar& scalar) {
+  std::memcpy(files.room(1), scalar.value.data(), scalar.value.size());
+  files.filled(entry, 1);
+}
+
 // ---- Sharded ----
 
 struct Share {
@@ -57,35 +57,25 @@ class ShareFile {
     scalars_.emplace(scalar.info.name, scalar);
   }
 
-  void write(const std::string& dir, std::int64_t step, const std::string& name) {
+  void save(SavedFiles& files, const std::string& name) {
     if (entries_.empty()) return;
-    checkpoint::FileWriter writer(dir, step, name, std::move(entries_));
-    std::vector<float> values;
-    values.reserve(static_cast<std::size_t>(largest_chunk()));
-    for (const auto& entry : writer.order()) {
+    files.begin(name, std::move(entries_));
+    for (const SavedFiles::Entry& entry : files.order()) {
       if (const auto scalar = scalars_.find(entry.tensor.name); scalar != scalars_.end()) {
-        writer.write(entry, scalar->second.value.data(), 1);
+        save_scalar(files, entry, scalar->second);
         continue;
       }
       const Share& share = shares_.at(checkpoint::piece_key(entry.tensor, entry.range));
       for (const Piece& chunk : chunks_of(share.piece, kStagedElements)) {
-        values.resize(static_cast<std::size_t>(chunk.elements()));
-        share.buffer.read(chunk, values.data());
-        writer.write(entry, values.data(), chunk.elements());
+        share.buffer.read(chunk, files.room(chunk.elements()));
+        files.filled(entry, chunk.elements());
       }
     }
-    writer.finish();
+    files.end();
   }
 
  private:
-  std::int64_t largest_chunk() const {
-    std::int64_t largest = 0;
-    for (const auto& [key, share] : shares_)
-      largest = std::max(largest, std::min(kStagedElements, share.piece.elements()));
-    return largest;
-  }
-
-  std::vector<checkpoint::FileWriter::Entry> entries_;
+  std::vector<SavedFiles::Entry> entries_;
   std::map<std::string, Share> shares_;
   std::map<std::string, StepScalar> scalars_;
 };
@@ -106,9 +96,9 @@ class FullSave {
     for (const Role& role : loaded.plan.roles) units_.push_back(model_units(role));
   }
 
-  void run(const std::string& dir, std::int64_t step) {
-    write(dir, step, "model", parameters(), false);
-    write(dir, step, "optimizer", states(), true);
+  void run(SavedFiles* files) {
+    save("model", parameters(), false, files);
+    save("optimizer", states(), true, files);
   }
 
  private:
@@ -161,25 +151,23 @@ class FullSave {
     return at.holder < 0 ? state_name(tensor, slot_of(at).name) : own_name(tensor, slot_of(at).name, at.holder);
   }
 
-  void write(const std::string& dir, std::int64_t step, const std::string& stem, const std::vector<WholeTensor>& all,
-             bool with_scalars) {
-    std::optional<checkpoint::FileWriter> writer;
-    std::vector<checkpoint::FileWriter::Entry> entries;
+  void save(const std::string& stem, const std::vector<WholeTensor>& all, bool with_scalars, SavedFiles* files) {
+    std::vector<SavedFiles::Entry> entries;
+    const bool writes = loaded_.rank == 0;
     const std::vector<StepScalar> scalars =
-        with_scalars && loaded_.rank == 0 ? step_scalars(loaded_.executor) : std::vector<StepScalar>{};
-    if (loaded_.rank == 0) {
+        with_scalars && writes ? step_scalars(loaded_.executor) : std::vector<StepScalar>{};
+    if (writes) {
       for (const WholeTensor& at : all)
         entries.push_back(
             {{name_of(at), DType::f32, tensor_of(at).spec.whole}, {0, tensor_of(at).spec.whole.elements()}});
       for (const StepScalar& scalar : scalars) entries.push_back({scalar.info, {0, 1}});
-      writer.emplace(dir, step, checkpoint::file_name(stem, 0, 1), entries);
+      files->begin(checkpoint::file_name(stem, 0, 1), entries);
     }
     // All entries have elements of 4 bytes, so the file's order is that of the list, on which all ranks agree.
-    for (std::size_t i = 0; i < all.size(); ++i)
-      gather(all[i], writer ? &*writer : nullptr, writer ? &entries[i] : nullptr);
-    if (!writer) return;
-    for (std::size_t i = 0; i < scalars.size(); ++i) writer->write(entries[all.size() + i], scalars[i].value.data(), 1);
-    writer->finish();
+    for (std::size_t i = 0; i < all.size(); ++i) gather(all[i], files, writes ? &entries[i] : nullptr);
+    if (!writes) return;
+    for (std::size_t i = 0; i < scalars.size(); ++i) save_scalar(*files, entries[all.size() + i], scalars[i]);
+    files->end();
   }
 
   // What each rank saves of a tensor.
@@ -195,27 +183,28 @@ class FullSave {
     return shares;
   }
 
-  void gather(const WholeTensor& at, checkpoint::FileWriter* writer, const checkpoint::FileWriter::Entry* entry) {
+  // `entry`: rank 0's.
+  void gather(const WholeTensor& at, SavedFiles* files, const SavedFiles::Entry* entry) {
     const std::vector<std::vector<Piece>> shares = shares_of(at);
     const std::vector<Piece>& own = shares[static_cast<std::size_t>(loaded_.rank)];
     const std::int64_t elements = tensor_of(at).spec.whole.elements();
     for (std::int64_t first = 0; first < elements; first += kStagedElements) {
       const ElementRange window{first, std::min(first + kStagedElements, elements)};
       const std::vector<Piece> mine = inside(own, window);
-      if (writer == nullptr && mine.empty()) continue;
+      if (entry == nullptr && mine.empty()) continue;
       std::vector<float> values = read(at, mine);
-      if (writer == nullptr) {
+      if (entry == nullptr) {
         channel_.give_first(values.data(), bytes_of(values));
         continue;
       }
-      std::vector<float> whole(static_cast<std::size_t>(window.size()));
+      float* whole = files->room(window.size());
       place(mine, values, window, whole);
       receive(shares, window, whole);
-      writer->write(*entry, whole.data(), window.size());
+      files->filled(*entry, window.size());
     }
   }
 
-  void receive(const std::vector<std::vector<Piece>>& shares, ElementRange window, std::vector<float>& whole) {
+  void receive(const std::vector<std::vector<Piece>>& shares, ElementRange window, float* whole) {
     std::vector<std::vector<Piece>> pieces;
     std::vector<std::vector<float>> values;
     std::vector<ControlChannel::Part> parts;
@@ -260,11 +249,11 @@ class FullSave {
   }
 
   static void place(const std::vector<Piece>& pieces, const std::vector<float>& values, ElementRange window,
-                    std::vector<float>& whole) {
+                    float* whole) {
     const float* next = values.data();
     for (const Piece& piece : pieces)
       for (std::int64_t r = 0; r < piece.repeat; ++r, next += piece.count)
-        std::copy_n(next, piece.count, whole.data() + (piece.global + r * piece.global_stride - window.first));
+        std::copy_n(next, piece.count, whole + (piece.global + r * piece.global_stride - window.first));
   }
 
   const LoadedRank& loaded_;
@@ -277,7 +266,7 @@ class FullSave {
 
 }  // namespace
 
-void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step, Saved saved) {
+void save_sharded(const LoadedRank& loaded, SavedFiles& files, Saved saved) {
   const Mesh& mesh = loaded.plan.mesh;
   const Coordinates at = mesh.coordinates(loaded.rank);
   ShareFile model, optimizer;
@@ -298,13 +287,12 @@ void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t
     }
   if (loaded.rank == 0)
     for (const StepScalar& scalar : step_scalars(loaded.executor)) optimizer.add(scalar);
-  model.write(dir, step, checkpoint::file_name("model", loaded.rank, mesh.world_size()));
-  optimizer.write(dir, step, checkpoint::file_name("optimizer", loaded.rank, mesh.world_size()));
+  model.save(files, checkpoint::file_name("model", loaded.rank, mesh.world_size()));
+  optimizer.save(files, checkpoint::file_name("optimizer", loaded.rank, mesh.world_size()));
 }
 
-void save_full(const LoadedRank& loaded, ControlChannel& channel, const std::string& dir, std::int64_t step,
-               Saved saved) {
-  FullSave(loaded, channel, saved).run(dir, step);
+void save_full(const LoadedRank& loaded, ControlChannel& channel, SavedFiles* files, Saved saved) {
+  FullSave(loaded, channel, saved).run(files);
 }
 
 }  // namespace trainer

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/plan/plan.h"
+#include "engine/train/weights.h"
 
 namespace trainer {
 
@@ -17,11 +18,23 @@ struct Staging {
   std::int64_t draw = 0;  ///< every thread draws a chunk
   std::int64_t load =
       0;  ///< of a checkpoint that this plan wrote; 8 bytes an element more where its floats are of another dtype
-  std::int64_t save_sharded = 0;
-  std::int64_t save_full = 0;  ///< of rank 0: the part of a tensor that is written, and what of it came from all ranks
+
+  /// Of a format: what a save takes in the step; where files are written behind it, that and the copy of all that the
+  /// rank writes, which stays for the next save.
+  struct Save {
+    std::int64_t in_step = 0;
+    std::int64_t copying = 0, copy = 0;
+  };
+  Save sharded;
+  Save full;  ///< of rank 0: the part of a tensor that is written, and what of it came from all ranks
 };
 
-/// `threads`: that draw at once on a rank.
-Staging staging_of(const Plan& plan, int threads);
+/// `threads`: that draw at once on a rank. `saved`: of the parameters.
+Staging staging_of(const Plan& plan, int threads, Saved saved = Saved::all);
+
+/// Bytes of a checkpoint's tensors, all files together, whatever its format.
+std::int64_t checkpoint_bytes(const Plan& plan, Saved saved);
+/// Tensors of a checkpoint, states among them.
+std::int64_t checkpoint_tensors(const Plan& plan, Saved saved);
 
 }  // namespace trainer

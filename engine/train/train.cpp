@@ -11,6 +11,7 @@
 #include "engine/core/error.h"
 #include "engine/run/executor.h"
 #include "engine/train/base.h"
+#include "engine/train/checkpoint_plan.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/going_on.h"
 #include "engine/train/inputs.h"
@@ -18,6 +19,7 @@
 #include "engine/train/ranks.h"
 #include "engine/train/retention.h"
 #include "engine/train/run_report.h"
+#include "engine/train/saver.h"
 #include "engine/train/start.h"
 
 namespace trainer {
@@ -130,6 +132,10 @@ class RankLoop {
     executor_->bind(role_.field_index("metrics"), &metrics_);
     if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
     executor_->record_times(static_cast<bool>(run.options.trace));
+    if (job_.checkpoint.dir)
+      saver_.emplace(job_, run.compiled, loaded_rank(), channel_,
+                     Saver::First{start_.store.get(), retention_ ? &*retention_ : nullptr,
+                                  [this](std::int64_t step, const std::string& path) { committed(step, path); }});
     if (job_.eval && run.data.val && role_.program_index(ProgramKind::evaluate) >= 0)
       evaluation_.emplace(*executor_, run.compiled, run.data.val, rank_, job_.eval->batches);
   }
@@ -139,6 +145,7 @@ class RankLoop {
       steps();
     } catch (...) {
       tell_of_step();
+      if (saver_) saver_->finish_after_error();
       throw;
     }
   }
@@ -160,6 +167,7 @@ class RankLoop {
       ended = false;
     }
     tell_of_step();
+    if (saver_) saver_->finish();
     if (retention_) retention_->finish(step_);
     const std::vector<RankReport> ranks = report_ranks(*executor_, bytes_sent_, channel_);
     const std::string log_failure = channel_.from_first(rank_ == 0 ? run_.log_failure : "");
@@ -213,6 +221,7 @@ class RankLoop {
   std::string advance(data::Loader& loader) {
     if (std::string trouble = one_step(loader, step_); !trouble.empty()) return trouble;
     ++step_;
+    if (saver_) saver_->commit_if_written();
     if (averages() && step_ % job_.strategy.data.every == 0) average(step_);
     const bool asked = run_.options.stop != nullptr && run_.options.stop->load();
     stopped_ = channel_.any(asked || (leads_ && !run_.log_failure.empty()));
@@ -257,7 +266,7 @@ class RankLoop {
       if (!trouble.empty() && leads_) run_.tell([&](Monitor& monitor) { monitor.message(trouble); });
     }
     after_skipped_ = outcome != Outcome::updated;
-    if (!after_skipped_ && retention_) retention_->finite();
+    if (!after_skipped_ && saver_) saver_->finite();
     record(step, outcome, loss_scale, milliseconds(Clock::now() - begin));
     return "";
   }
@@ -330,6 +339,7 @@ class RankLoop {
   // Goes back to the last good checkpoint, leaving out the batches since, where the job says so; else throws.
   void recover(const std::string& trouble) {
     tell_of_step();
+    if (saver_) saver_->finish();
     const bool rolls_back = job_.train.on_nan == OnNan::rollback;
     Retention::Fallback fallback;
     if (retention_) fallback = retention_->fall_back();
@@ -385,24 +395,15 @@ class RankLoop {
     if (settle_program_ >= 0) executor_->run(settle_program_);
     if (const std::string weight = non_finite_weight(loaded_rank(), channel_); !weight.empty())
       return fmt::format("after {} steps: the weight {}", step_, weight);
-    if (start_.store) start_.store->begin(step_);
-    channel_.barrier();
-    if (job_.checkpoint.format == CheckpointFormat::sharded)
-      save_sharded(loaded_rank(), *job_.checkpoint.dir, step_, saved_of(run_.compiled));
-    else
-      save_full(loaded_rank(), channel_, *job_.checkpoint.dir, step_, saved_of(run_.compiled));
-    channel_.barrier();
+    saver_->save(step_, saved_facts());
     saved_ = step_;
     if (evaluated_ == step_) best_loss_ = std::min(best_loss_, val_loss_);
-    if (start_.store) commit();
     return "";
   }
 
-  void commit() {
-    const SavedFacts facts = saved_facts();
-    run_.report.checkpoint = start_.store->commit(step_, hash_of(run_.compiled.plan), metadata_of(facts));
-    retention_->saved(step_, facts);
-    run_.tell([&](Monitor& monitor) { monitor.checkpoint(step_, run_.report.checkpoint); });
+  void committed(std::int64_t step, const std::string& path) {
+    run_.report.checkpoint = path;
+    run_.tell([&](Monitor& monitor) { monitor.checkpoint(step, path); });
   }
 
   LoadedRank loaded_rank() { return {*executor_, run_.compiled.plan, rank_}; }
@@ -433,6 +434,7 @@ class RankLoop {
   const std::int32_t step_program_, averaging_program_, average_program_, settle_program_;  // -1: the plan has no such
   BatchBinder binder_;
   std::optional<Evaluation> evaluation_;
+  std::optional<Saver> saver_;  // where there is checkpoint.dir
   std::vector<double> step_ms_;
   std::optional<StepRecord> untold_;
   Clock::time_point step_start_{};  // of the last run of the step program
@@ -478,12 +480,21 @@ SavedFacts facts_of_job(const Run& run) {
   return facts;
 }
 
+void require_space(const Run& run, const Start& start) {
+  const std::int64_t step = start.checkpoint ? start.checkpoint->manifest.step : 0;
+  const std::string lack = lack_of_space(run.job(), run.compiled, step);
+  if (!lack.empty()) throw IoError(lack);
+}
+
 void train_rank(Run& run, Communicator& communicator) {
   ControlChannel& channel = communicator.control();
   const bool first = communicator.rank() == 0;
   const SavedFacts now = first ? facts_of_job(run) : SavedFacts{};
   Start start = find_start(run.loaded, now, communicator, channel, run.message());
-  if (!start.finished) return RankLoop(run, communicator, channel, now, std::move(start)).train();
+  if (!start.finished) {
+    if (start.store) require_space(run, start);
+    return RankLoop(run, communicator, channel, now, std::move(start)).train();
+  }
   if (start.store) {  // a run that was killed after its last save had no time to
     Retention retention(*start.store, run.job().checkpoint);
     retention.take_over(start.checkpoint->manifest.step);

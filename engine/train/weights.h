@@ -11,6 +11,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/run/executor.h"
 #include "engine/train/ranks.h"
+#include "engine/train/saved_files.h"
 
 namespace trainer {
 
@@ -71,8 +72,7 @@ void set_scalars(Executor& executor, float loss_scale);
 /// The loss scale of the next step.
 float loss_scale_of(const Executor& executor);
 
-// ---- Saving: model and optimizer files of the checkpoint of `step` in `dir`. The caller frames it with Store::begin
-// and commit.
+// ---- Saving: model and optimizer files of a checkpoint. The caller frames it with Store::begin and commit.
 
 /// What rank 0 saves of the step's own state: the count of applied updates; the loss scale, unless it is 1 for ever;
 /// and of a dynamic one the good steps since it changed.
@@ -86,13 +86,13 @@ std::string own_name(const UnitTensor& tensor, const std::string& what, int hold
 
 /// What is saved of the parameters: all, or what is trained and the states of that.
 enum class Saved : std::uint8_t { all, trained };
+inline bool is_saved(const Unit& unit, Saved saved) { return saved == Saved::all || unit.trained(); }
 
-/// Each rank writes its own share (saved_pieces), in files of its own; nothing is sent.
-void save_sharded(const LoadedRank& loaded, const std::string& dir, std::int64_t step, Saved saved = Saved::all);
+/// Each rank saves its own share (saved_pieces), in files of its own; nothing is sent.
+void save_sharded(const LoadedRank& loaded, SavedFiles& files, Saved saved = Saved::all);
 
-/// Rank 0 writes one file of each kind. The others send it what they would have written, a chunk of a tensor at a time,
-/// so that no rank holds more than its own part and a few MB. Called by every rank.
-void save_full(const LoadedRank& loaded, ControlChannel& channel, const std::string& dir, std::int64_t step,
-               Saved saved = Saved::all);
+/// Rank 0 saves one file of each kind. The others send it what they would have written, a chunk of a tensor at a time,
+/// so that they hold no more than their own part and a few MB. Called by every rank; only rank 0 needs `files`.
+void save_full(const LoadedRank& loaded, ControlChannel& channel, SavedFiles* files, Saved saved = Saved::all);
 
 }  // namespace trainer

@@ -31,20 +31,20 @@ Words under_faults(const Storm& storm, const Words& more) {
   return Words{"LD_PRELOAD=" TRAINER_FAULTS, "FAULTS_IN=" + storm.checkpoints()} + more;
 }
 
-// A run that saves step 4 and begins with the checkpoints of the folder `begin`.
+// A run that saves step 4, with `overrides` also others, and begins with the checkpoints of the folder `begin`.
 class Replay {
  public:
-  Replay(const Storm& storm, std::string begin, Words settings)
-      : storm_(storm), begin_(std::move(begin)), settings_(std::move(settings)) {
+  Replay(const Storm& storm, std::string begin, Words settings, Words overrides = {})
+      : storm_(storm), begin_(std::move(begin)), settings_(std::move(settings)), overrides_(std::move(overrides)) {
     storm_.copy(begin_, "ck");
     for (const std::string& name : storm_.broken()) damaged_ = storm_.weights(name);
     const Outcome outcome =
-        storm_.run({}, under_faults(storm_, settings_ + Words{"FAULTS_LOG=" + storm_.path("operations")}));
+        storm_.run(overrides_, under_faults(storm_, settings_ + Words{"FAULTS_LOG=" + storm_.path("operations")}));
     REQUIRE(outcome.code == 0);
     std::istringstream lines(contents_of(storm_.path("operations")));
     for (std::string line; std::getline(lines, line);) operations_.push_back(line);
     std::filesystem::remove(storm_.path("operations"));
-    REQUIRE(storm_.run({"train.steps=6"}).code == 0);
+    REQUIRE(storm_.run(overrides_ + Words{"train.steps=6"}).code == 0);
     expected_ = storm_.weights(kLast);
     expected_names_ = storm_.names();
     REQUIRE(!expected_.empty());
@@ -58,15 +58,16 @@ class Replay {
     CAPTURE(fault.action);
     CAPTURE(fault.error);
     storm_.copy(begin_, "ck");
-    const Outcome outcome = storm_.run(
-        {}, under_faults(storm_, settings_ + Words{"FAULTS_AT=" + std::to_string(number), "FAULTS_DO=" + fault.action,
-                                                   "FAULTS_ERRNO=" + fault.error}));
+    const Outcome outcome =
+        storm_.run(overrides_,
+                   under_faults(storm_, settings_ + Words{"FAULTS_AT=" + std::to_string(number),
+                                                          "FAULTS_DO=" + fault.action, "FAULTS_ERRNO=" + fault.error}));
     CAPTURE(outcome.err);
     check_end(outcome, operations_[number - 1], fault);
     const Words broken = storm_.broken();
     for (const std::string& name : broken) CHECK(storm_.weights(name) == damaged_);
     CHECK(can_go_on());
-    const Outcome clean = storm_.run({"train.steps=6"});
+    const Outcome clean = storm_.run(overrides_ + Words{"train.steps=6"});
     CHECK_MESSAGE(clean.code == 0, clean.err);
     if (damaged_.empty()) CHECK(!contains(clean.err, "damaged"));
     CHECK(storm_.weights(kLast) == expected_);
@@ -103,7 +104,7 @@ class Replay {
 
   const Storm& storm_;
   const std::string begin_;
-  const Words settings_;
+  const Words settings_, overrides_;
   Words operations_, expected_names_;
   std::map<std::string, std::string> expected_;  // weights at the end
   std::map<std::string, std::string> damaged_;   // of the checkpoint that is damaged from the beginning, if one is
@@ -145,6 +146,12 @@ TEST_CASE("a fault at any operation of a save and of the removal that follows it
   const Storm storm;
   prepare(storm);
   replay_all(Replay(storm, "begin", {}), 1);
+}
+
+TEST_CASE("a fault at any operation while a checkpoint is written behind a step") {
+  const Storm storm;
+  prepare(storm);
+  replay_all(Replay(storm, "begin", {}, {"checkpoint.every=1"}), 3);
 }
 
 TEST_CASE("a fault at any operation of a save that replaces a checkpoint") {

@@ -2,12 +2,16 @@
 // operation number FAULTS_AT, kills the process or lets the operation fail. Operations: mkdir, creating a file, write,
 // fsync, rename, unlink, rmdir.
 //
-//   FAULTS_IN     paths that begin with this are looked at
-//   FAULTS_AT     number of the operation, from 1; 0 or absent: none
-//   FAULTS_DO     kill (before the operation) | half (of a write, then killed) | fail (this one) | fail_on (this one
-//   and all after it) FAULTS_ERRNO  what fails, fails with: ENOSPC, EIO or EDQUOT FAULTS_LOG    a file that gets a line
-//   for each operation FAULTS_READ   reading a file whose path contains this fails with EIO FAULTS_NO_EXCHANGE  set:
-//   names cannot be exchanged, as on some file systems
+//   FAULTS_IN           paths that begin with this are looked at
+//   FAULTS_AT           number of the operation, from 1; 0 or absent: none
+//   FAULTS_DO           kill (before the operation) | half (of a write, then killed) | fail (this one) |
+//                       fail_on (this one and all after it)
+//   FAULTS_ERRNO        what fails, fails with: ENOSPC, EIO or EDQUOT
+//   FAULTS_LOG          a file that gets a line for each operation
+//   FAULTS_READ         reading a file whose path contains this fails with EIO
+//   FAULTS_NO_EXCHANGE  set: names cannot be exchanged, as on some file systems
+//   FAULTS_SLOW_MS      syncing a file takes so long
+//   FAULTS_FREE         bytes that are free on every file system
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -161,7 +166,26 @@ ssize_t pread64(int file, void* data, size_t bytes, off64_t at) {
   return read_fails(file) ? -1 : ::syscall(SYS_pread64, file, data, bytes, at);
 }
 
-int fsync(int file) { return fails("fsync", path_of(file)) ? -1 : static_cast<int>(::syscall(SYS_fsync, file)); }
+int fsync(int file) {
+  const std::string path = path_of(file);
+  if (is_watched(path) && !setting("FAULTS_SLOW_MS").empty())
+    ::usleep(1000 * static_cast<unsigned>(::atoi(std::string(setting("FAULTS_SLOW_MS")).c_str())));
+  return fails("fsync", path) ? -1 : static_cast<int>(::syscall(SYS_fsync, file));
+}
+
+int statvfs(const char* path, struct statvfs* about) {
+  using Real = int (*)(const char*, struct statvfs*);
+  static const Real real = reinterpret_cast<Real>(::dlsym(RTLD_NEXT, "statvfs"));
+  const int result = real(path, about);
+  if (result == 0 && !setting("FAULTS_FREE").empty()) {
+    about->f_frsize = 1;
+    about->f_bavail = static_cast<fsblkcnt_t>(::atoll(std::string(setting("FAULTS_FREE")).c_str()));
+  }
+  return result;
+}
+int statvfs64(const char* path, struct statvfs64* about) {
+  return statvfs(path, reinterpret_cast<struct statvfs*>(about));
+}
 
 int mkdir(const char* name, mode_t mode) {
   return fails("mkdir", path_at(AT_FDCWD, name)) ? -1 : static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, name, mode));

@@ -263,7 +263,8 @@ std::string save(const std::string& dir, const Holding& holding, bool sharded,
     MemoryOnly executor(plan, communicator.rank());
     const LoadedRank loaded{executor, plan, communicator.rank()};
     fill_rank(loaded, holding);
-    sharded ? save_sharded(loaded, dir, 3) : save_full(loaded, communicator.control(), dir, 3);
+    FilesAtOnce files(dir, 3);
+    sharded ? save_sharded(loaded, files) : save_full(loaded, communicator.control(), &files);
   });
   return store.commit(3, "0123abcd", "{}");
 }

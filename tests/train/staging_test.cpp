@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <new>
 
 #include "engine/train/ranks.h"
@@ -109,21 +110,54 @@ CompiledJob large(const TinyJobs& jobs, std::vector<std::string> overrides) {
 }
 
 struct Taken {
-  std::atomic<std::int64_t> draw{0}, save{0}, load{0};
+  std::atomic<std::int64_t> draw{0}, save{0}, behind{0}, load{0};
 };
+
+// What a rank takes while it saves, and while it copies what it saves. Both must leave the same files, of the weights
+// at that time.
+void measure_saves(const LoadedRank& loaded, ControlChannel& channel, const std::string& dir, bool full,
+                   const Staging::Save& planned, Taken& taken) {
+  const auto save_to = [&](SavedFiles& files) {
+    full ? save_full(loaded, channel, &files) : save_sharded(loaded, files);
+  };
+  raise(taken.save, taken_by([&] {
+          FilesAtOnce files(dir, 1);
+          save_to(files);
+        }));
+  const bool writes = !full || loaded.rank == 0;
+  std::optional<FilesBehind> files;
+  raise(taken.behind, taken_by([&] {
+          files.emplace(writes ? planned.copy : 0);
+          files->stage(dir, 2);
+          save_to(*files);
+        }));
+  draw_weights(loaded, 4, 1);  // as a step changes them before the files are written
+  files->start();
+  files->finish();
+}
 
 // The most that any rank took.
 void measure(const CompiledJob& job, const std::string& dir, bool full, Taken& taken) {
+  const Staging staging = staging_of(job.plan, 1);
   checkpoint::Store store(dir);
   store.begin(1);
+  std::filesystem::create_directory(dir + "/.step-00000002.tmp");
   run_ranks(job.plan.mesh.world_size(), [&](Communicator& communicator) {
     MemoryOnly executor(job.plan, communicator.rank());
     const LoadedRank loaded{executor, job.plan, communicator.rank()};
     set_scalars(executor, 1.0F);
     raise(taken.draw, taken_by([&] { draw_weights(loaded, 3, 1); }));
-    raise(taken.save,
-          taken_by([&] { full ? save_full(loaded, communicator.control(), dir, 1) : save_sharded(loaded, dir, 1); }));
+    measure_saves(loaded, communicator.control(), dir, full, full ? staging.full : staging.sharded, taken);
   });
+  std::int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir + "/.step-00000001.tmp")) {
+    const std::string name = entry.path().filename();
+    CHECK_MESSAGE(contents_of(entry.path()) == contents_of(dir + "/.step-00000002.tmp/" + name), name);
+    if (name.ends_with(".safetensors")) bytes += static_cast<std::int64_t>(entry.file_size());
+  }
+  const std::int64_t described = 512 * checkpoint_tensors(job.plan, Saved::all);
+  CHECK(bytes >= staging.full.copy - 12);
+  CHECK(bytes <= staging.full.copy + described);
   const std::string path = store.commit(1, "0123abcd", "{}");
   run_ranks(job.plan.mesh.world_size(), [&](Communicator& communicator) {
     MemoryOnly executor(job.plan, communicator.rank());
@@ -154,9 +188,11 @@ TEST_CASE("drawing, saving and loading take what the plan says, to the byte wher
       Taken taken;
       measure(job, jobs.path(std::string(full ? "full" : "sharded") + std::to_string(i)), full, taken);
       CHECK(taken.draw.load() == staging.draw);
-      CHECK(taken.save.load() == (full ? staging.save_full : staging.save_sharded));
+      const Staging::Save& save = full ? staging.full : staging.sharded;
+      CHECK(taken.save.load() == save.in_step);
+      CHECK(taken.behind.load() == save.copying + save.copy);
       CHECK(taken.load.load() == staging.load);
-      CHECK(staging.save_full == 2 * kStagedElements * 4);
+      CHECK(staging.full.in_step == 2 * kStagedElements * 4);
     }
 }
 
@@ -168,7 +204,7 @@ TEST_CASE("columns of a matrix take no more than is said") {
     Taken taken;
     measure(job, jobs.path(full ? "full" : "sharded"), full, taken);
     CHECK(taken.draw.load() <= staging.draw);
-    CHECK(taken.save.load() <= (full ? staging.save_full : staging.save_sharded));
+    CHECK(taken.save.load() <= (full ? staging.full : staging.sharded).in_step);
     CHECK(taken.load.load() <= staging.load);
     CHECK(2 * taken.load.load() >= staging.load);
   }
@@ -188,7 +224,9 @@ TEST_CASE("states in int8 take no more than is said, whose blocks are loaded who
       const Staging staging = staging_of(job.plan, 1);
       Taken taken;
       measure(job, jobs.path(std::string(full ? "full" : "sharded") + std::to_string(i)), full, taken);
-      CHECK(taken.save.load() <= (full ? staging.save_full : staging.save_sharded));
+      const Staging::Save& save = full ? staging.full : staging.sharded;
+      CHECK(taken.save.load() <= save.in_step);
+      CHECK(taken.behind.load() <= save.copying + save.copy);
       CHECK(taken.load.load() <= staging.load);
       CHECK(2 * taken.load.load() >= staging.load);
     }
