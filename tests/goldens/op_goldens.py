@@ -337,10 +337,19 @@ def caps(cases):
         cases.add(f"softcap.{name}", "softcap", [normal(*shape, scale=scale)], lambda x: cap * torch.tanh(x / cap), {"cap": cap})
 
 
+def batch_norms(cases):
+    """By running statistics, as in evaluation."""
+    for name, shape, eps in [("rows", (5, 3), 1e-5), ("images", (2, 4, 3, 5), 1e-5), ("one", (1, 2), 0.1), ("long", (3, 17, 7), 1e-3)]:
+        c = shape[1]
+        var = normal(c).abs() + 0.125
+        cases.add(f"batch_norm.{name}", "batch_norm", [normal(*shape, scale=2.0), normal(c), normal(c), normal(c), var],
+                  lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, False, 0.1, eps), {"eps": eps}, gradients=False)
+
+
 def make(path, save_file):
     GENERATOR.manual_seed(20)
     cases = Cases()
-    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers, scales, parts, caps):
+    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers, scales, parts, caps, batch_norms):
         part(cases)
     arrays = {k: np.ascontiguousarray(t.numpy()) for k, t in cases.tensors.items()}
     save_file(arrays, path, {"cases": json.dumps(cases.list), "torch": torch.__version__})

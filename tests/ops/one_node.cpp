@@ -121,7 +121,9 @@ void add_forward(const Case& of, DType compute, OneNode& to) {
     value.kind = of.integer[i] || !of.gradients.contains(static_cast<int>(i)) ? ValueKind::input
                  : i >= first_parameter(of.op)                                ? ValueKind::parameter
                                                                               : ValueKind::activation;
-    if (value.kind == ValueKind::input && !of.integer[i] && of.op == Op::mse) value.spec.format = DType::f32;
+    const bool statistic = of.op == Op::batch_norm && i > 2;
+    if (value.kind == ValueKind::input && !of.integer[i] && (of.op == Op::mse || statistic))
+      value.spec.format = DType::f32;
     node.inputs.push_back(to.graph.add_value(std::move(value)));
   }
   for (std::size_t i = 0; i < of.out.size(); ++i) {
