@@ -2,8 +2,8 @@
 # From the manual pages of this machine to a small model that one can talk to, offline: a tokenizer, a base model, chats,
 # tuning with and without an adapter, answers counted, a conversation, and export. Everything goes to runs/chat.
 #
-#   configs/chat/demo.sh              # half an hour on two cores
-#   STEPS=10 configs/chat/demo.sh     # tenth parts of the steps: to see that it runs
+#   configs/chat/demo.sh              # a quarter of an hour on two cores
+#   STEPS=10 configs/chat/demo.sh     # a tenth of the steps: to see that it runs
 #
 # STEPS is in percent of the steps of the jobs. Needs a built trainer, man-db's pages, awk and zcat.
 set -euo pipefail
