@@ -27,8 +27,8 @@ std::vector<std::int32_t> stop_ids_of_folder(const std::string& folder, const to
 /// generation_config.json; nothing where no file says so.
 std::optional<std::int32_t> end_of_text_of_folder(const std::string& folder, const tokenizer::TextTokenizer& tokenizer);
 
-/// All that encoding by ChatFormat::of_folder with the same arguments depends on besides the tokenizer: the files with
-/// templates and special tokens, and the date where a template writes it. May be long.
+/// What the ids of a conversation depend on, apart from the tokenizer: the text of the files with templates and special
+/// tokens, and today's date if a template writes it. If this is equal, so are the ids. It may be long.
 std::string facts_of_folder(const std::string& folder, const std::string& file = {},
                             std::optional<std::tm> today = std::nullopt);
 

@@ -48,7 +48,7 @@ struct UnreadableData : IoError {
 Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids = IdStream::Check::samples,
                const Tokenizing& tokenizing = {});
 
-/// Of rows: what became of them, for people; of other data nothing. `val`: of the validation rows.
+/// RowCounts::summary of the training rows, or with `val` of the validation rows; empty if the data has no rows.
 std::string summary_of_rows(const Data& data, std::int64_t seq_len, bool val = false);
 
 /// Whether text becomes ids by a tokenizer.json.

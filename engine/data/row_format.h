@@ -23,7 +23,7 @@ class RowFormat {
 
   /// Raises DataError, without the row's place, for a row that lacks what is asked, and for one that trains nothing.
   virtual EncodedRow encode(const std::string& row) const = 0;
-  /// All that ids and targets depend on besides the row: where this differs, they may.
+  /// What ids and targets depend on, apart from the row. If this is equal, so are they.
   virtual std::string facts() const = 0;
   /// Ids are below this.
   virtual std::int64_t vocab_size() const = 0;

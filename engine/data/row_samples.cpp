@@ -83,31 +83,34 @@ void RowSamples::pack() {
   segments_ = std::move(sorted);
 }
 
-std::span<const Segment> RowSamples::segments(std::int64_t sample) const {
-  const auto at = static_cast<std::size_t>(sample);
-  return std::span(segments_).subspan(begins_[at], begins_[at + 1] - begins_[at]);
+SampleIds RowSamples::ids_of(std::int64_t sample) const {
+  SampleIds out;
+  std::int32_t document = 0;
+  const auto begin = begins_[static_cast<std::size_t>(sample)], end = begins_[static_cast<std::size_t>(sample) + 1];
+  for (const Segment& segment : std::span(segments_).subspan(begin, end - begin)) {
+    const std::size_t at = out.ids.size(), size = at + static_cast<std::size_t>(segment.count);
+    out.ids.resize(size);
+    out.trained.resize(size);
+    rows_->read(segment.first, segment.count, out.ids.data() + at, out.trained.data() + at);
+    out.trained[at] = 0;  // the id before it is another row's
+    out.documents.resize(size, document++);
+  }
+  return out;
 }
 
 void RowSamples::read(std::int64_t sample, std::span<std::byte* const> out) const {
+  SampleIds held = ids_of(sample);
   const auto room = static_cast<std::size_t>(seq_len_ + 1);
-  std::vector<std::int32_t> ids(room, 0), documents(room, kPadding);
-  std::vector<std::uint8_t> trained(room, 0);
-  std::size_t at = 0;
-  std::int32_t document = 0;
-  for (const Segment& segment : segments(sample)) {
-    const auto count = static_cast<std::size_t>(segment.count);
-    rows_->read(segment.first, segment.count, ids.data() + at, trained.data() + at);
-    trained[at] = 0;  // the id before it is another row's
-    std::fill_n(documents.begin() + static_cast<std::ptrdiff_t>(at), count, document++);
-    at += count;
-  }
+  held.ids.resize(room, 0);
+  held.trained.resize(room, 0);
+  held.documents.resize(room, kPadding);
   const auto put = [&](std::size_t field, auto&& value) {
     auto* values = reinterpret_cast<std::int32_t*>(out[field]);
     for (std::size_t i = 0; i + 1 < room; ++i) values[i] = value(i);
   };
-  put(0, [&](std::size_t i) { return ids[i]; });
-  put(1, [&](std::size_t i) { return trained[i + 1] ? ids[i + 1] : kIgnored; });
-  if (fields_.size() > 2) put(2, [&](std::size_t i) { return documents[i]; });
+  put(0, [&](std::size_t i) { return held.ids[i]; });
+  put(1, [&](std::size_t i) { return held.trained[i + 1] ? held.ids[i + 1] : kIgnored; });
+  if (fields_.size() > 2) put(2, [&](std::size_t i) { return held.documents[i]; });
 }
 
 RowCounts& RowCounts::operator+=(const RowCounts& other) {

@@ -25,6 +25,12 @@ struct Segment {
   std::int64_t row = 0;
 };
 
+/// What a sample holds, id by id, without padding: the inputs and the last target.
+struct SampleIds {
+  std::vector<std::int32_t> ids, documents;
+  std::vector<std::uint8_t> trained;  ///< 1 for an id that counts as a target
+};
+
 /// What became of rows that are longer than a sample, and what the samples hold.
 struct RowCounts {
   std::int64_t rows = 0, ids = 0;                      ///< of the files
@@ -33,7 +39,7 @@ struct RowCounts {
   std::int64_t samples = 0, held = 0, targets = 0;  ///< ids in samples; targets among them
 
   RowCounts& operator+=(const RowCounts& other);
-  /// Two lines for people: what the files hold, and what the samples of seq_len tokens do.
+  /// Two lines of text: the rows and ids of the files, and the samples of seq_len tokens that they became.
   std::string summary(std::int64_t seq_len) const;
 };
 
@@ -53,9 +59,7 @@ class RowSamples final : public Dataset {
   const std::vector<SampleField>& fields() const override { return fields_; }
   void read(std::int64_t sample, std::span<std::byte* const> out) const override;
 
-  /// What a sample holds, in order.
-  std::span<const Segment> segments(std::int64_t sample) const;
-  const RowStore& rows() const { return *rows_; }
+  SampleIds ids_of(std::int64_t sample) const;
   const RowCounts& counts() const { return counts_; }
   std::int64_t first_too_long() const { return first_too_long_; }  ///< -1: none
 

@@ -5,6 +5,7 @@
 
 #include "engine/core/error.h"
 #include "tests/kernels/attention_case.h"
+#include "tests/temporary.h"
 
 using namespace trainer;
 using namespace trainer::kernels::test;
@@ -98,12 +99,7 @@ TEST_CASE("numbers of documents that descend, or are less than -1, are an error 
     const Inputs in = inputs_of(c);
     for (Runner* runner : few_runners()) {
       CAPTURE(runner->name());
-      std::string said;
-      try {
-        run_forward(c, in, *runner);
-      } catch (const DataError& error) {
-        said = error.what();
-      }
+      const std::string said = tests::message_of<DataError>([&] { run_forward(c, in, *runner); });
       CHECK(said == "document " + std::to_string(number) + " at position " + std::to_string(position) +
                         " of sample 1 of the batch: numbers of documents are 0 or more and never descend, but for -1 "
                         "at the end");
@@ -118,12 +114,7 @@ TEST_CASE("a length of no key, or of more than there are, is an error that names
     const Inputs in = inputs_of(c);
     for (Runner* runner : few_runners()) {
       CAPTURE(runner->name());
-      std::string said;
-      try {
-        run_forward(c, in, *runner);
-      } catch (const DataError& error) {
-        said = error.what();
-      }
+      const std::string said = tests::message_of<DataError>([&] { run_forward(c, in, *runner); });
       CHECK(said == "length " + std::to_string(wrong) + " of sample 1 of the batch is outside of 1 to 67");
     }
   }

@@ -17,6 +17,7 @@
 #include "kernels/cpu/table.h"
 #include "tests/goldens/golden.h"
 #include "tests/models/folder_jobs.h"
+#include "tests/models/trained_folder.h"
 #include "tests/reference/interpreter.h"
 #include "tests/temporary.h"
 
@@ -146,19 +147,10 @@ Trained one_step(const std::string& name, const Tensors& inputs, std::vector<std
   if (inputs.contains("tokens")) overrides.push_back("data.seq_len=" + std::to_string(inputs.at("tokens").shape[1]));
   if (name.starts_with("bert")) overrides.push_back("model.with.head_dropout=0");
   const LoadedJob loaded = job_of(golden(name), overrides);
-  const int ranks = world_size_of(loaded.job);
-  const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = threads_per_rank(ranks)});
-  const CompiledJob compiled =
-      compile(loaded, {.target = &target, .memory_bytes = std::int64_t{1} << 30, .threads = threads_per_rank(ranks)},
-              Purpose::train);
   Trained step;
   Monitors monitors;
   monitors.push_back(std::make_unique<LossOf>(step.loss));
-  const RunReport report = train(loaded, compiled, monitors, {});
-  CHECK(report.planned_peak_bytes == report.allocated_bytes);
-  const auto saved = checkpoint::open_checkpoint(report.checkpoint);
-  for (const checkpoint::TensorInfo& info : saved.tensors.tensors())
-    if (info.dtype == DType::f32) step.weights[info.name] = read_tensor(saved.tensors, info.name);
+  step.weights = trained_tensors(loaded, monitors);
   return step;
 }
 

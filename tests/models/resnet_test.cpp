@@ -18,6 +18,7 @@
 #include "kernels/cpu/table.h"
 #include "tests/goldens/golden.h"
 #include "tests/models/folder_jobs.h"
+#include "tests/models/trained_folder.h"
 #include "tests/reference/interpreter.h"
 #include "tests/temporary.h"
 
@@ -109,19 +110,10 @@ Trained trained(const std::string& name, std::vector<std::string> overrides) {
            kSize[1]})
     overrides.push_back(text);
   const LoadedJob loaded = job_of(golden(name), overrides);
-  const int ranks = world_size_of(loaded.job);
-  const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = threads_per_rank(ranks)});
-  const CompiledJob compiled =
-      compile(loaded, {.target = &target, .memory_bytes = std::int64_t{1} << 30, .threads = threads_per_rank(ranks)},
-              Purpose::train);
   Trained result;
   Monitors monitors;
   monitors.push_back(std::make_unique<LossesOf>(result.losses));
-  const RunReport report = train(loaded, compiled, monitors, {});
-  CHECK(report.planned_peak_bytes == report.allocated_bytes);
-  const auto saved = checkpoint::open_checkpoint(report.checkpoint);
-  for (const checkpoint::TensorInfo& info : saved.tensors.tensors())
-    if (info.dtype == DType::f32) result.tensors[info.name] = read_tensor(saved.tensors, info.name);
+  result.tensors = trained_tensors(loaded, monitors);
   return result;
 }
 
