@@ -17,7 +17,7 @@ struct CheckpointPlan {
   bool behind = false;               ///< files are written while the next steps run
   std::int64_t copy = 0;             ///< behind: of the rank that copies most, bytes of host memory; else 0
   std::int64_t saving = 0;           ///< bytes that a save takes of host memory at most, the copy among them
-  std::string why_in_step;           ///< not behind, although the job says so: for people
+  std::string why_in_step;           ///< why it saves in the step although the job asks for behind; empty otherwise
 };
 
 /// Files are written behind the step where checkpoint.behind says so and the copy fits into the host's memory beside

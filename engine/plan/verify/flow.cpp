@@ -303,7 +303,7 @@ bool Flow::same(const Facts& a, const Facts& b) {
          (a.run == 0 || a.phase == b.phase);
 }
 
-// May come to a place twice.
+// It may visit a place twice.
 void Flow::meet_loops() {
   if (found_.loop != nullptr && at_ == static_cast<std::size_t>(found_.loop->last)) leave_loop();
   if (found_.loop != nullptr || loops_met_ == program_.loops.size()) return;
