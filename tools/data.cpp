@@ -99,7 +99,7 @@ int show_data(const Arguments& arguments) {
     put("sample {}: {} tokens, {} trained\n", i, window.ids.size(), std::ranges::count(window.trained, 1));
     show(window, data.tokenizer.get(), colour);
   }
-  put("{}", data::summary_of_rows(data, job.seq_len, arguments.val));
+  put("{}\n", data::summary_of_rows(data, job.seq_len, arguments.val));
   return kDone;
 }
 

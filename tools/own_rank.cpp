@@ -38,8 +38,7 @@ void tokenize(const LoadedJob& loaded, const CompiledJob* compiled) {
   tokenizing.say = [](const std::string& line) {
     if (speaks()) say("{}\n", line);
   };
-  const std::string rows = tokenize_inputs(loaded, compiled, std::move(tokenizing));
-  if (!rows.empty() && speaks()) say("{}", rows);
+  tokenize_inputs(loaded, compiled, std::move(tokenizing));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/data/data.h"
+#include "engine/data/row_format.h"
 #include "engine/train/train.h"
 #include "tools/command.h"
 #include "tools/model_text.h"
@@ -26,8 +27,9 @@ void fit_length(LoadedJob& loaded, const SampleOptions& options) {
   loaded.job.data.seq_len = std::min(most, longest_text(loaded).value_or(most));
 }
 
-/// Text of a model folder ends where the folder says.
+/// Rows end their texts; those of a model folder end where the folder says.
 std::vector<std::int32_t> usual_stops(const LoadedJob& loaded) {
+  if (loaded.job.data.is_rows() && !loaded.job.model.folder) return data::ends_of_text(loaded.job.data);
   if (!loaded.job.model.folder || !data::is_tokenized(loaded.job.data)) return {};
   const auto tokenizer = tokenizer::TextTokenizer::read(loaded.job.data.tokenizer_file);
   return chat::stop_ids_of_folder(loaded.job.model.folder->path, *tokenizer);
@@ -81,7 +83,7 @@ void add_sample(CommandLine& app, Work& work) {
   command
       ->add_option("--stop", arguments->stop,
                    "a token id that ends the text; it is not written itself. Default: of a model folder those that it "
-                   "names")
+                   "names, of rows the one that ends them")
       ->at_least(0)
       ->type_name("ID");
   add_drawing_options(*command, options.drawing);

@@ -315,6 +315,18 @@ Data open_rows_of(const DataJob& job, const GraphInputs& inputs, const Tokenizin
   return data;
 }
 
+// All rows as ids, for the cache.
+void encode_rows(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing) {
+  const std::shared_ptr<const RowFormat> format = open_row_format(job);
+  check_vocabulary(job, *format->tokenizer(), id_limit);
+  const auto encode = [&](const DataFiles& files) {
+    return encoded_rows(expand_paths(files.paths), *format, tokenizing);
+  };
+  const std::vector<DataFiles> parts = training_files(job);
+  for (std::size_t i = 0; i < parts.size(); ++i) at(train_key(job, i), parts[i], encode);
+  if (val_files(job)) at(kVal, *val_files(job), encode);
+}
+
 Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids, const Tokenizing& tokenizing) {
   switch (job.format) {
     case DataFormat::text:
@@ -369,14 +381,13 @@ std::string summary_of_rows(const Data& data, std::int64_t seq_len, bool val) {
   return sum.summary(seq_len);
 }
 
-std::string tokenize_data(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing) {
-  if (!is_cached(job)) return "";
-  if (job.is_rows()) return summary_of_rows(open_rows_of(job, {.id_limit = id_limit}, tokenizing), job.seq_len);
+void tokenize_data(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing) {
+  if (!is_cached(job)) return;
+  if (job.is_rows()) return encode_rows(job, id_limit, tokenizing);
   const std::shared_ptr<const FileTokenizer> file = open_tokenizer(job);
   check_vocabulary(job, *file, id_limit);
   open_both(job,
             [&](const DataFiles& files) { return tokenized_stream(expand_paths(files.paths), *file, tokenizing); });
-  return "";
 }
 
 }  // namespace trainer::data

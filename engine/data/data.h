@@ -30,6 +30,8 @@ struct Data {
   std::shared_ptr<const Tokenizer> tokenizer;                               ///< of text, else null
   std::vector<SamplePart> parts{};                                          ///< of `train`
   std::vector<std::shared_ptr<const RowSamples>> train_rows{}, val_rows{};  ///< of rows: those of each part
+
+  bool has_rows() const { return !train_rows.empty(); }
 };
 
 /// A DataError or an IoError of the data that the job names at `key`, as "data.val".
@@ -57,8 +59,8 @@ bool is_tokenized(const DataJob& job);
 /// Whether its ids are made once, for the cache: text under a tokenizer.json, and rows.
 bool is_cached(const DataJob& job);
 
-/// Puts the ids of text and rows into the cache, so that open_data only opens them; of data that has no such step
-/// nothing. `id_limit` as in GraphInputs. Gives summary_of_rows. Raises what open_data raises.
-std::string tokenize_data(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing);
+/// Puts the ids of text and rows into the cache, so that open_data only opens them; does nothing for data
+/// that has no such step. `id_limit` as in GraphInputs. Raises what open_data raises.
+void tokenize_data(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing);
 
 }  // namespace trainer::data

@@ -55,32 +55,13 @@ const std::string& text_at(const Json& row, const DataJob& job, const std::strin
   return found->get_ref<const std::string&>();
 }
 
-/// `tokenizer: bytes` with an id behind the bytes, which ends a text.
-class BytesAndEnd final : public Tokenizer {
- public:
-  static constexpr std::int32_t kEnd = 256;
-
-  std::int64_t vocab_size() const override { return kEnd + 1; }
-  std::vector<std::int32_t> encode(std::string_view text) const override { return bytes_.encode(text); }
-  std::string decode(std::span<const std::int32_t> ids) const override {
-    std::vector<std::int32_t> bytes;
-    for (const std::int32_t id : ids)
-      if (id != kEnd) bytes.push_back(id);
-    return bytes_.decode(bytes);
-  }
-  std::string json() const override { return bytes_.json(); }
-
- private:
-  BytesTokenizer bytes_;
-};
-
 /// Of text: ids, the first byte of each, and an end-of-text token behind them.
 class TextToIds {
  public:
   explicit TextToIds(const DataJob& job) {
     if (job.tokenizer == trainer::Tokenizer::bytes) {
-      tokenizer_ = std::make_shared<BytesAndEnd>();
-      end_ = BytesAndEnd::kEnd;
+      tokenizer_ = std::make_shared<BytesTokenizer>(/*has_end=*/true);
+      end_ = BytesTokenizer::kEnd;
       return;
     }
     file_ = std::make_shared<FileTokenizer>(job.tokenizer_file);
@@ -138,6 +119,11 @@ class OfText : public RowFormat {
     for (const auto& [what, name] : job_.fields) facts += "\n" + what + " is " + name;
     return facts;
   }
+  RowColumns columns_of(std::initializer_list<const char*> fields) const {
+    RowColumns columns;
+    for (const char* field : fields) columns.needed.push_back(named(job_, field));
+    return columns;
+  }
 
   const DataJob job_;
   const TextToIds text_;
@@ -156,6 +142,7 @@ class Documents final : public OfText {
     return out;
   }
   std::string facts() const override { return facts_of("documents"); }
+  RowColumns columns() const override { return columns_of({"text"}); }
 };
 
 /// Prompt and completion are one text. An id belongs to the part in which its first byte is.
@@ -177,6 +164,7 @@ class Completions final : public OfText {
   std::string facts() const override {
     return facts_of("completions") + "\ntrains " + std::string(name_of(job_.train_on));
   }
+  RowColumns columns() const override { return columns_of({"prompt", "completion"}); }
 };
 
 class Chats final : public RowFormat {
@@ -208,8 +196,23 @@ class Chats final : public RowFormat {
   }
   std::int64_t vocab_size() const override { return tokenizer_->vocab_size(); }
   std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
+  RowColumns columns() const override {
+    RowColumns columns;
+    const auto name = [&](const char* field) { return named(job_, field); };
+    if (job_.fields.contains("instruction")) {
+      columns = {{name("instruction"), name("output")}, {}};
+      for (const char* field : {"input", "system"})
+        if (job_.fields.contains(field)) columns.optional.push_back(name(field));
+    } else {
+      columns = {{name("messages")}, {}};
+      for (const char* field : kBesideMessages) columns.optional.push_back(name(field));
+    }
+    return columns;
+  }
 
  private:
+  static constexpr const char* kBesideMessages[] = {"tools", "documents", "chat_template_kwargs"};
+
   /// The row as a conversation has it: {"messages": [{"role", "content", …}, …], …}.
   std::string conversation_of(const std::string& row) const {
     Json json = object_of(row);
@@ -221,7 +224,7 @@ class Chats final : public RowFormat {
     Json out = Json::object();
     out["messages"] = Json::array();
     for (std::size_t i = 0; i < messages->size(); ++i) out["messages"].push_back(message_of((*messages)[i], i));
-    for (const char* more : {"tools", "documents", "chat_template_kwargs"})
+    for (const char* more : kBesideMessages)
       if (const auto found = json.find(named(job_, more)); found != json.end()) out[more] = std::move(*found);
     return out.dump();
   }
@@ -283,6 +286,12 @@ std::string folder_of_tokenizer(const DataJob& job) {
   const std::string file = tokenizer::tokenizer_file_in(job.tokenizer_file);
   const std::string folder = std::filesystem::path(file).parent_path().string();
   return folder.empty() ? "." : folder;
+}
+
+std::vector<std::int32_t> ends_of_text(const DataJob& job) {
+  CHECK(job.is_rows(), "the format has rows");
+  if (job.tokenizer == trainer::Tokenizer::bytes) return {BytesTokenizer::kEnd};
+  return chat::stop_ids_of_folder(folder_of_tokenizer(job), *tokenizer::TextTokenizer::read(job.tokenizer_file));
 }
 
 std::shared_ptr<const RowFormat> row_format(const DataJob& job) {

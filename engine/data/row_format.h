@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/data/rows.h"
 #include "engine/data/tokenizer.h"
 #include "engine/job/job.h"
 
@@ -27,12 +28,17 @@ class RowFormat {
   virtual std::string facts() const = 0;
   /// Ids are below this.
   virtual std::int64_t vocab_size() const = 0;
+  /// The columns that it reads of a row. A row may still lack one that is needed.
+  virtual RowColumns columns() const = 0;
   /// To show ids as text.
   virtual std::shared_ptr<const Tokenizer> tokenizer() const = 0;
 };
 
 /// REQUIRES: job.is_rows(). Raises DataError and IoError for tokenizers and templates that cannot be used.
 std::shared_ptr<const RowFormat> row_format(const DataJob& job);
+
+/// The ids that end a text of the job's data, ascending. REQUIRES: job.is_rows(). Raises as row_format does.
+std::vector<std::int32_t> ends_of_text(const DataJob& job);
 
 /// The folder whose chat template and special tokens belong to the tokenizer of a job. REQUIRES: it is a file.
 std::string folder_of_tokenizer(const DataJob& job);

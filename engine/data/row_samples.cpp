@@ -135,7 +135,7 @@ std::string RowCounts::summary(std::int64_t seq_len) const {
   char share[16];
   std::snprintf(share, sizeof share, "%.1f", padding);
   return text + "\nsamples: " + grouped(samples) + " of " + grouped(seq_len) + " tokens; " + grouped(targets) +
-         " targets, " + share + "% padding\n";
+         " targets, " + share + "% padding";
 }
 
 std::vector<std::int64_t> packed(std::span<const std::int64_t> sizes, std::int64_t room) {

@@ -67,7 +67,7 @@ class Encoding {
  public:
   Encoding(const std::vector<std::string>& paths, const RowFormat& format, const Tokenizing& options,
            const TakeIds& take)
-      : paths_(paths), format_(format), options_(options), take_(take) {
+      : paths_(paths), format_(format), columns_(format.columns()), options_(options), take_(take) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
     threads_ = std::max(1, options.threads > 0 ? options.threads : cores);
     for (const std::string& path : paths) all_bytes_ += DataFile(path).bytes();
@@ -88,7 +88,7 @@ class Encoding {
  private:
   // The bytes of the file.
   std::int64_t read(const std::string& path, std::int64_t before) {
-    const std::unique_ptr<Rows> rows = open_rows(path);
+    const std::unique_ptr<Rows> rows = open_rows(path, columns_);
     std::string text;
     while (mistakes_.size() < kMostMistakes && rows->next(text)) {
       bytes_ += text.size();
@@ -117,6 +117,7 @@ class Encoding {
 
   const std::vector<std::string>& paths_;
   const RowFormat& format_;
+  const RowColumns columns_;
   const Tokenizing& options_;
   const TakeIds& take_;
   int threads_;

@@ -33,7 +33,7 @@ void refuse_foreign_rows(const std::string& path, std::string_view head, bool co
 
 }  // namespace
 
-std::unique_ptr<Rows> open_rows(const std::string& path, const std::vector<std::string>& columns) {
+std::unique_ptr<Rows> open_rows(const std::string& path, const RowColumns& columns) {
   DataFile file(path);
   const std::string head = file.head(4);
   if (head == "PAR1" || head == "PARE") return parquet::parquet_rows(std::move(file), columns);

@@ -19,6 +19,11 @@ namespace trainer::data {
 /// A longer row is a DataError: such a file is damaged or of another kind, and reading on would take all memory.
 inline constexpr std::int64_t kMostRowBytes = std::int64_t{64} << 20;
 
+/// Fields of the rows that are wanted.
+struct RowColumns {
+  std::vector<std::string> needed, optional;
+};
+
 /// Rows of a file, from front to back, each the text of one JSON object. One thread at a time.
 class Rows {
  public:
@@ -34,8 +39,9 @@ class Rows {
 };
 
 /// Raises DataError for a file that is missing, damaged or of another kind, IoError if it cannot be read. A file that
-/// is empty or blank has no rows. `columns` saves time: only these columns of a Parquet file are read, those of them
-/// that it has; an empty list means all columns. Rows of text are always whole.
-std::unique_ptr<Rows> open_rows(const std::string& path, const std::vector<std::string>& columns = {});
+/// is empty or blank has no rows. `columns` saves time: only these columns of a Parquet file are read. A file that
+/// lacks one of those that are needed is read whole, so that a message can say what it has; so is every file if none is
+/// needed. Rows of text are always whole.
+std::unique_ptr<Rows> open_rows(const std::string& path, const RowColumns& columns = {});
 
 }  // namespace trainer::data

@@ -36,12 +36,16 @@ std::string BytesTokenizer::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   for (std::int32_t id : ids) {
     check_id(id, vocab_size());
-    text += static_cast<char>(id);
+    if (id != kEnd) text += static_cast<char>(id);
   }
   return text;
 }
 
-std::string BytesTokenizer::json() const { return R"({"tokenizer":"bytes"})"; }
+std::string BytesTokenizer::json() const {
+  nlohmann::ordered_json state{{"tokenizer", "bytes"}};
+  if (has_end_) state["end"] = kEnd;
+  return state.dump();
+}
 
 CharsTokenizer::CharsTokenizer(std::vector<char32_t> alphabet) : alphabet_(std::move(alphabet)) {
   if (!alphabet_.empty()) ids_.assign(alphabet_.back() + 1, -1);
@@ -139,7 +143,8 @@ std::string NumbersTokenizer::json() const {
 std::unique_ptr<Tokenizer> make_tokenizer(std::string_view json, const std::string& path) {
   const auto state = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   const std::string name = state.is_object() ? state.value("tokenizer", nlohmann::json()).dump() : "";
-  if (name == "\"bytes\"") return std::make_unique<BytesTokenizer>();
+  if (name == "\"bytes\"" && (!state.contains("end") || state["end"] == BytesTokenizer::kEnd))
+    return std::make_unique<BytesTokenizer>(state.contains("end"));
   if (name == "\"numbers\"" && state.contains("vocab_size") && state["vocab_size"].is_number_unsigned() &&
       state["vocab_size"] > 0)
     return std::make_unique<NumbersTokenizer>(state["vocab_size"].get<std::int64_t>());

@@ -30,13 +30,20 @@ class Tokenizer {
   virtual std::string json() const = 0;
 };
 
-/// Ids are the bytes, 0 to 255.
+/// Ids are the bytes, 0 to 255. Where the data is rows, kEnd ends a text; it stands for no byte.
 class BytesTokenizer final : public Tokenizer {
  public:
-  std::int64_t vocab_size() const override { return 256; }
+  static constexpr std::int32_t kEnd = 256;
+
+  explicit BytesTokenizer(bool has_end = false) : has_end_(has_end) {}
+
+  std::int64_t vocab_size() const override { return kEnd + (has_end_ ? 1 : 0); }
   std::vector<std::int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::string json() const override;
+
+ private:
+  bool has_end_;
 };
 
 /// Ids are the indices of characters in a sorted alphabet. A character is a Unicode code point of the UTF-8 text;

@@ -28,6 +28,7 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
                           std::int64_t batches, const EvaluateOn& on) {
   const data::Data data = open_inputs(loaded, compiled);
   if (!data.val) throw DataError("the job has no validation data (data.val)");
+  if (data.has_rows()) on.tell(data::summary_of_rows(data, loaded.job.data.seq_len, /*val=*/true));
   const int threads = on.threads > 0 ? on.threads : threads_per_rank(ranks_per_node(loaded.job));
   EvaluationRecord record;
   require_threads_of(loaded.job, on.process, threads);

@@ -123,11 +123,11 @@ data::Data open_samples(const LoadedJob& loaded, data::Tokenizing tokenizing) {
                  [&] { return data::open_data(loaded.job.data, {}, data::IdStream::Check::samples, tokenizing); });
 }
 
-std::string tokenize_inputs(const LoadedJob& loaded, const CompiledJob* compiled, data::Tokenizing tokenizing) {
+void tokenize_inputs(const LoadedJob& loaded, const CompiledJob* compiled, data::Tokenizing tokenizing) {
   tokenizing.cache = cache_for(loaded.job.data, tokenizing.say);
-  if (tokenizing.cache.empty()) return "";
+  if (tokenizing.cache.empty()) return;
   const std::int64_t id_limit = compiled == nullptr ? 0 : graph_inputs(loaded.job, *compiled).id_limit;
-  return located(loaded, [&] { return data::tokenize_data(loaded.job.data, id_limit, tokenizing); });
+  located(loaded, [&] { data::tokenize_data(loaded.job.data, id_limit, tokenizing); });
 }
 
 BatchBinder::BatchBinder(Executor& executor, const MeshPoint& point, const data::Dataset& dataset, std::int32_t program,

@@ -31,8 +31,7 @@ data::Data open_samples(const LoadedJob& loaded, data::Tokenizing tokenizing);
 /// Puts the ids of the job's text into the cache (data/data.h). Ranks do this before they meet, so that none waits in a
 /// collective while another one does: then open_inputs finds them. Where there is no cache it does nothing. `compiled`,
 /// if it is known by then, says how many ids the model has. Raises as open_inputs does. `tokenizing.cache` is set here.
-/// Returns data::summary_of_rows.
-std::string tokenize_inputs(const LoadedJob& loaded, const CompiledJob* compiled, data::Tokenizing tokenizing);
+void tokenize_inputs(const LoadedJob& loaded, const CompiledJob* compiled, data::Tokenizing tokenizing);
 
 /// The folder of the cache for this data; empty: it needs none, or there is none. The default folder is done without
 /// where it cannot be written, as `say` hears.

@@ -29,7 +29,8 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, con
     case DataFormat::chat:
     case DataFormat::completion:
     case DataFormat::text:
-      if (loaded.job.data.tokenizer == Tokenizer::bytes) return std::make_shared<data::BytesTokenizer>();
+      if (loaded.job.data.tokenizer == Tokenizer::bytes)
+        return std::make_shared<data::BytesTokenizer>(loaded.job.data.is_rows());
       if (loaded.job.data.tokenizer == Tokenizer::file)
         return std::make_shared<data::FileTokenizer>(loaded.job.data.tokenizer_file);
       return open_inputs(loaded, compiled).tokenizer;  // the alphabet is the text's

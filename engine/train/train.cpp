@@ -514,6 +514,7 @@ RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Moni
   Run run{loaded, compiled, monitors, options};
   abort_on_error(options.process, [&] {
     run.data = open_inputs(loaded, compiled);
+    if (run.data.has_rows()) run.message()(data::summary_of_rows(run.data, loaded.job.data.seq_len));
     for (const MemoryReport& report : compiled.memory)
       run.report.planned_peak_bytes = std::max(run.report.planned_peak_bytes, report.peak_bytes);
     require_threads_of(loaded.job, options.process,

@@ -62,7 +62,7 @@ TEST_CASE("values of Parquet are written as JSON digit by digit as they should b
 
 TEST_CASE("of Parquet only the columns that are asked for are given") {
   const std::string path = kGoldens + "/chat.parquet";
-  const auto first = [&](const Strings& columns) {
+  const auto first = [&](const RowColumns& columns) {
     std::string row;
     const auto rows = open_rows(path, columns);
     rows->next(row);
@@ -73,9 +73,9 @@ TEST_CASE("of Parquet only the columns that are asked for are given") {
   const std::string messages = R"("messages": [{"role": "user", "content": "What is 1 + 1?"}, )"
                                R"({"role": "assistant", "content": "It is 2.\n\"1\""}])";
   CHECK(first({}) == "{" + id + ", " + messages + ", " + tags + "}");
-  CHECK(first({"messages"}) == "{" + messages + "}");
-  CHECK(first({"tags", "id", "nothing"}) == "{" + id + ", " + tags + "}");
-  CHECK(first({"nothing"}) == "{}");
+  CHECK(first({{"messages"}, {}}) == "{" + messages + "}");
+  CHECK(first({{"tags"}, {"id", "nothing"}}) == "{" + id + ", " + tags + "}");
+  CHECK(first({{"tags", "nothing"}, {}}) == "{" + id + ", " + messages + ", " + tags + "}");  // to say what is there
 }
 
 TEST_CASE("a Parquet file that is cut off is an error that says so") {

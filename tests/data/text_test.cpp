@@ -369,6 +369,10 @@ TEST_CASE("tokenizers come back from their JSON and undo themselves") {
   const auto bytes = make_tokenizer(BytesTokenizer().json());
   CHECK(bytes->vocab_size() == 256);
   CHECK(bytes->decode(bytes->encode("\xFF\x00z")) == "\xFF\x00z");
+  CHECK_THROWS_AS(bytes->decode(Ids{256}), DataError);
+  const auto ended = make_tokenizer(BytesTokenizer(/*has_end=*/true).json());
+  CHECK(ended->vocab_size() == 257);
+  CHECK(ended->decode(Ids{97, 256}) == "a");
   CHECK(contains(message_of<DataError>([&] { again->encode("naz"); }), "offset 2: the character U+007A"));
   CHECK_THROWS_AS(again->decode(Ids{99}), DataError);
   const auto numbers = make_tokenizer(NumbersTokenizer(1000).json());
@@ -379,8 +383,8 @@ TEST_CASE("tokenizers come back from their JSON and undo themselves") {
     CHECK_THROWS_AS(numbers->encode(bad), DataError);
   for (const char* bad :
        {"", "{}", "[]", "{\"tokenizer\":\"chars\"}", "{\"tokenizer\":\"chars\",\"alphabet\":\"ba\"}",
-        "{\"tokenizer\":7}", "{\"tokenizer\":\"numbers\"}", "{\"tokenizer\":\"numbers\",\"vocab_size\":0}",
-        "{\"tokenizer\":\"numbers\",\"vocab_size\":-1}"}) {
+        "{\"tokenizer\":7}", "{\"tokenizer\":\"bytes\",\"end\":7}", "{\"tokenizer\":\"numbers\"}",
+        "{\"tokenizer\":\"numbers\",\"vocab_size\":0}", "{\"tokenizer\":\"numbers\",\"vocab_size\":-1}"}) {
     CHECK_THROWS_AS(make_tokenizer(bad), DataError);
   }
 }

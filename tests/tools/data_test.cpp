@@ -7,6 +7,7 @@
 #include "tests/chat/tiny_chat.h"
 #include "tests/temporary.h"
 #include "tests/tools/process.h"
+#include "tests/tools/workplace.h"
 
 using namespace trainer::tests;
 using nlohmann::json;
@@ -100,4 +101,24 @@ TEST_CASE("a run on rows goes on only with the same rows and the same template")
   write_tiny_chat(job, "m");
   const Outcome same = with("log.every=1");
   CHECK_MESSAGE(same.code == 0, same.err);
+}
+
+TEST_CASE("a model of documents of bytes ends its text where they end") {
+  const Workplace run;
+  run.write("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"ab\"}\n");
+  run.write("bytes.yaml",
+            "model: {graph: models/gpt2.yaml, with: {layers: 1, heads: 1, dim: 16, vocab: 257, context: 8}}\n"
+            "data: {format: documents, train: a.jsonl, seq_len: 4}\n"
+            "train: {steps: 60, batch: {global: 2}, optimizer: {lr: 1.0e-2}}\n"
+            "checkpoint: {dir: out}\n");
+  const Outcome trained = run({"run", "bytes.yaml"});
+  REQUIRE_MESSAGE(trained.code == 0, trained.err);
+  CHECK_MESSAGE(trained.err.find("rows: 2 of 6 tokens\nsamples: 2 of 4 tokens; 4 targets") != std::string::npos,
+                trained.err);
+  const json sampled = parsed(run({"sample", "bytes.yaml", "--prompt", "a", "--temperature", "0", "--json"}));
+  CHECK(sampled["text"] == "ab");
+  CHECK(sampled["ids"] == json({97, 98}));
+  const json on =
+      parsed(run({"sample", "bytes.yaml", "--prompt", "a", "--temperature", "0", "--json", "--stop", "98"}));
+  CHECK(on["text"] == "a");
 }

@@ -25,7 +25,7 @@ void check_length(std::size_t row_bytes) {
 
 class ParquetRows final : public Rows {
  public:
-  ParquetRows(DataFile file, const std::vector<std::string>& columns) : file_(std::move(file)) {
+  ParquetRows(DataFile file, const RowColumns& columns) : file_(std::move(file)) {
     attempt(file_.path(), [&] { open(columns); });
   }
 
@@ -62,7 +62,7 @@ class ParquetRows final : public Rows {
     }
   }
 
-  void open(const std::vector<std::string>& columns);
+  void open(const RowColumns& columns);
   void read_footer_bytes();
   void begin_group();
   void end_group();
@@ -107,7 +107,7 @@ void ParquetRows::read_footer_bytes() {
   file_.read(tail_at - length, footer_bytes_.data(), footer_bytes_.size());
 }
 
-void ParquetRows::open(const std::vector<std::string>& columns) {
+void ParquetRows::open(const RowColumns& columns) {
   read_footer_bytes();
   footer_ = read_footer(footer_bytes_);
   if (footer_.encrypted) throw Unsupported("is an encrypted Parquet file; write it without encryption");
@@ -115,9 +115,15 @@ void ParquetRows::open(const std::vector<std::string>& columns) {
   schema_ = make_schema(footer_.schema);
   columns_.resize(schema_.leaves.size());
   std::vector<Node>& fields = schema_.row.children;
-  if (!columns.empty())
+  const auto has = [&](const std::string& name) {
+    return std::ranges::find(fields, name, &Node::name) != fields.end();
+  };
+  const auto is_in = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  if (!columns.needed.empty() && std::ranges::all_of(columns.needed, has))
     std::erase_if(fields, [&](const Node& field) {
-      return std::find(columns.begin(), columns.end(), field.name) == columns.end();
+      return !is_in(columns.needed, field.name) && !is_in(columns.optional, field.name);
     });
   for (const Node& field : fields)
     for (std::size_t leaf = field.first_leaf; leaf < field.last_leaf; ++leaf)
@@ -249,7 +255,7 @@ void ParquetRows::write_value(const Node& node, std::string& row) {
 
 }  // namespace
 
-std::unique_ptr<Rows> parquet_rows(DataFile file, const std::vector<std::string>& columns) {
+std::unique_ptr<Rows> parquet_rows(DataFile file, const RowColumns& columns) {
   return std::make_unique<ParquetRows>(std::move(file), columns);
 }
 

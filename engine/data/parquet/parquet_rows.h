@@ -4,16 +4,14 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "engine/data/data_file.h"
 #include "engine/data/rows.h"
 
 namespace trainer::data::parquet {
 
-/// Reads the columns of these names; all of them if `columns` is empty. Raises DataError for a file that is damaged or
-/// encrypted, or if one of these columns has a type that is not read.
-std::unique_ptr<Rows> parquet_rows(DataFile file, const std::vector<std::string>& columns);
+/// Reads the columns as open_rows does. Raises DataError for a file that is damaged or encrypted, or if one of the
+/// columns that are read has a type that is not supported.
+std::unique_ptr<Rows> parquet_rows(DataFile file, const RowColumns& columns);
 
 }  // namespace trainer::data::parquet
