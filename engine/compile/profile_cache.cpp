@@ -63,12 +63,13 @@ const Graph& ProfileCache::forward(std::int64_t micro) {
   return forward_.emplace(micro, std::move(graph)).first->second;
 }
 
-// Only the axes of the graph matter to a profile: the innermost, so that their ranks are neighbours.
+// The groups of a profile are those of the graph's axes: the innermost, so their ranks are neighbours. The other axes
+// matter as one, because every rank of the job waits for the slowest.
 const cost::CostModel& ProfileCache::model(const Mesh& mesh, int lane) {
   std::unique_ptr<cost::CostModel>& model = models_[{mesh, lane}];
   if (model == nullptr) {
     Mesh filled = mesh;
-    filled.set(Axis::replicate, std::max(1, hardware_.ranks_per_node / mesh.world_size()));
+    filled.set(Axis::replicate, std::max(1, world_size_of(loaded_.job) / mesh.world_size()));
     model = std::make_unique<cost::CostModel>(
         cost::Cluster{hardware_.machine, filled, hardware_.ranks_per_node, hardware_.threads});
   }

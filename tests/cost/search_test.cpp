@@ -421,6 +421,26 @@ TEST_CASE("a sketch takes as long as the plan") {
   }
 }
 
+TEST_CASE("a sketch waits for the slowest of all ranks, as the plan does") {
+  static const StreamsTarget target;
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{6000} << 30), .machine = &h100(), .ranks_per_node = 8};
+  cost::Candidate candidate;
+  candidate.kind = DataKind::fsdp;
+  candidate.mesh.set(Axis::shard, 2048);
+  candidate.mesh.set(Axis::tensor, 2);
+  candidate.sequence_parallel = true;
+  candidate.micro = 64;
+  const LoadedJob loaded =
+      job_of(kSixteenLayers, 512, "{global: 131072, micro: 64}",
+             "strategy: {data: {kind: fsdp, sharding: full_shard}, tensor: {degree: 2, sequence_parallel: true}}\n");
+  const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+  const double us = cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us;
+  ProfileCache profiles(loaded, hardware);
+  const cost::SearchSpace space = search_space(loaded.job, hardware, 8);
+  CHECK(cost::Sketcher(space, profiles).step_us(candidate) == doctest::Approx(us).epsilon(0.01));
+}
+
 TEST_CASE("a pipeline is scored with the chunks that it is planned with") {
   static const PlainTarget target;
   const Hardware hardware{
