@@ -136,6 +136,25 @@ TEST_CASE("a longer step has the same list") {
   }
 }
 
+TEST_CASE("where a plan fits only with every micro-batch written out, it has no loop") {
+  const auto found = std::ranges::find(golden_jobs(), "gpt2_zb_h1", &GoldenJob::name);
+  REQUIRE(found != golden_jobs().end());
+  const GoldenJob job = longer(*found, 256);
+  const std::int64_t looped = peak_of(golden_compiled(job).plan), listed = peak_of(golden_compiled(job, false).plan);
+  REQUIRE(listed < looped);
+  const auto within = [&](std::int64_t limit) {
+    GoldenJob limited = job;
+    limited.overrides.push_back("cluster.memory_limit=" + std::to_string(limit));
+    return golden_compiled(limited);
+  };
+  CHECK(loops(within(looped).plan));
+  const CompiledJob list = within(listed);
+  CHECK_FALSE(loops(list.plan));
+  CHECK(list.fits);
+  CHECK(violations(list.plan).empty());
+  CHECK(loops(within(listed / 2).plan));  // neither fits
+}
+
 // ---- The proof bites
 // -------------------------------------------------------------------------------------------------
 

@@ -501,6 +501,26 @@ bool assemble_with_loop(const AssembleOptions& options, Plan& plan) {
   return false;
 }
 
+int fullest(const Plan& plan) {
+  const auto most = std::ranges::max_element(plan.roles, {}, &Role::total_bytes);
+  return static_cast<int>(most - plan.roles.begin());
+}
+
+// A loop's rings may need more memory than the same step as a list. Where only the list fits, it becomes the plan, if
+// making it takes no more than some seconds.
+void list_if_only_that_fits(const AssembleOptions& options, Plan& plan) {
+  constexpr std::int64_t kMostListed = 1'000'000;  // nodes, of all micro-batches
+  const int stage = fullest(plan);
+  if (plan.roles[static_cast<std::size_t>(stage)].total_bytes <= options.limit_bytes) return;
+  if (static_cast<std::int64_t>(options.train->nodes.size()) * options.micro_batches > kMostListed) return;
+  if (least_bytes(options, {stage}) > options.limit_bytes) return;
+  Plan list;
+  list.mesh = plan.mesh;
+  list.drifts = plan.drifts;
+  assemble_roles(options, nullptr, stage, list);
+  if (list.roles[static_cast<std::size_t>(fullest(list))].total_bytes <= options.limit_bytes) plan = std::move(list);
+}
+
 }  // namespace
 
 Plan assemble(const AssembleOptions& options) {
@@ -508,7 +528,10 @@ Plan assemble(const AssembleOptions& options) {
   plan.mesh = options.mesh;
   plan.drifts = options.train != nullptr && options.data->averages();
   const bool may_loop = options.train != nullptr && options.loops;
-  if (!may_loop || !assemble_with_loop(options, plan)) assemble_roles(options, nullptr, 0, plan);
+  if (!may_loop || !assemble_with_loop(options, plan))
+    assemble_roles(options, nullptr, 0, plan);
+  else
+    list_if_only_that_fits(options, plan);
   if (options.proved && !has_several_loops(plan)) verify(plan);
   return plan;
 }

@@ -62,7 +62,7 @@ struct AssembleOptions {
   Schedule schedule;                                 ///< of the step; its chunks are those of the graphs' nodes
   const Target* target = nullptr;
   std::int64_t limit_bytes = std::numeric_limits<std::int64_t>::max();  ///< of a rank: memory is planned to stay within
-  bool loops = true;                                                    ///< a step of many micro-batches has loops
+  bool loops = true;                   ///< a step of many micro-batches has loops, unless only a list fits
   std::function<void(int)> on_list{};  ///< called with the micro-batches that are about to be listed; may throw
   bool proved = true;                  ///< false: for a plan that may never run; who takes it calls verify
 };
