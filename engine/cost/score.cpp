@@ -42,21 +42,6 @@ std::int64_t largest(const std::vector<Piece>& units, std::int64_t Piece::*eleme
   return most;
 }
 
-// Bytes of activations at a stage's fullest moment.
-std::int64_t peak(const std::vector<Action>& actions, const std::vector<Piece>& chunks) {
-  std::int64_t alive = 0, most = 0;
-  for (const Action& action : actions) {
-    const Piece& chunk = chunks[static_cast<std::size_t>(action.chunk)];
-    if (action.kind == Action::Kind::forward) alive += chunk.saved_bytes;
-    most = std::max(most, alive + chunk.transient_bytes);
-    if (action.kind == Action::Kind::backward) alive -= chunk.saved_bytes;
-    if (action.kind == Action::Kind::backward_input) alive += chunk.handed_bytes - chunk.freed_bytes;
-    if (action.kind == Action::Kind::backward_weight)
-      alive -= chunk.saved_bytes + chunk.handed_bytes - chunk.freed_bytes;
-  }
-  return most;
-}
-
 std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const ResolvedData& data, const Piece& stage,
                             const std::vector<Piece>& units) {
   const std::int64_t reduce = size_of(job.precision.reduce);
@@ -158,19 +143,26 @@ class DataTime {
 
 }  // namespace
 
+ResolvedData Scorer::resolved(const Candidate& candidate) const {
+  return resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
+}
+
 double Scorer::at_least_us(const Candidate& candidate, const Profile& profile) const {
   double us = 0;
   for (const Piece& piece : profile.pieces) us += piece.forward_us + piece.backward_us();
   return us * candidate.micro_batches / candidate.size(Axis::pipeline);
 }
 
-const Schedule* Scorer::schedule_of(const Candidate& c, int micro_batches) {
+const KnownSchedule* Scorer::schedule_of(const Candidate& c, int micro_batches) {
   const auto [at, added] =
       schedules_.try_emplace({static_cast<int>(c.schedule), c.size(Axis::pipeline), c.virtual_stages, micro_batches});
   if (added) {
     const strategies::PipelineEntry& entry = strategies::pipeline_schedule(c.schedule, c.size(Axis::pipeline));
-    if (!entry.refuses(c.size(Axis::pipeline), c.virtual_stages, micro_batches))
-      at->second = entry.make(c.size(Axis::pipeline), c.virtual_stages, micro_batches);
+    if (!entry.refuses(c.size(Axis::pipeline), c.virtual_stages, micro_batches)) {
+      Schedule made = entry.make(c.size(Axis::pipeline), c.virtual_stages, micro_batches);
+      std::vector<std::vector<Moment>> fullest = fullest_moments(made);
+      at->second = {std::move(made), std::move(fullest)};
+    }
   }
   return at->second.stages.empty() ? nullptr : &at->second;
 }
@@ -204,9 +196,9 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
         out.units[static_cast<std::size_t>(out.schedule->stage_of_chunk[chunk])].push_back(profile.pieces[i]);
   }
   for (std::size_t s = 0; s < stages; ++s) out.stages.push_back(sum_of(out.units[s], 0, out.units[s].size()));
-  const auto peaks = [&](const Schedule& schedule) {
+  const auto peaks = [&](const KnownSchedule& schedule) {
     std::vector<std::int64_t> result;
-    for (const std::vector<Action>& actions : schedule.stages) result.push_back(peak(actions, out.chunks));
+    for (const std::vector<Moment>& moments : schedule.fullest) result.push_back(peak_bytes(moments, out.chunks));
     return result;
   };
   out.peaks = peaks(*out.schedule);
@@ -271,8 +263,7 @@ double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const 
 
 Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined) {
   const CostModel& model = model_of(candidate.mesh);
-  const ResolvedData data =
-      resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
+  const ResolvedData data = resolved(candidate);
   const DataTime time(candidate, data, model, *space_.job);
   const std::size_t stages = pipelined.stages.size();
   const double each = static_cast<double>(candidate.micro_batches) / candidate.size(Axis::pipeline);
@@ -316,11 +307,10 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
 std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined,
                               std::vector<int>* fullest) const {
   std::vector<std::pair<std::int64_t, int>> stages;  // fullest first: bytes below 0
+  const ResolvedData data = resolved(candidate);
   for (std::size_t s = 0; s < pipelined.stages.size(); ++s) {
     const Piece& stage = pipelined.stages[s];
-    const std::int64_t kept = static_bytes(candidate, stage, pipelined.units[s]);
-    const ResolvedData data =
-        resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
+    const std::int64_t kept = static_bytes(candidate, data, stage, pipelined.units[s]);
     const std::int64_t gradients = gradient_bytes(*space_.job, candidate, data, stage, pipelined.units[s]);
     // Whole gradients of one micro-batch alone take the place of what the backward pass frees.
     const bool replace = candidate.micro_batches == 1 && candidate.size(Axis::pipeline) == 1 &&
@@ -338,10 +328,8 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
 }
 
 // Masters, states, working copies and what is gathered of them.
-std::int64_t Scorer::static_bytes(const Candidate& candidate, const Piece& stage,
+std::int64_t Scorer::static_bytes(const Candidate& candidate, const ResolvedData& data, const Piece& stage,
                                   const std::vector<Piece>& units) const {
-  const ResolvedData data =
-      resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
   const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters,
                      frozen = parameters - stage.trained;
   const std::int64_t owned = data.shard_states ? stage.trained / candidate.slices() : stage.trained;

@@ -8,20 +8,26 @@
 #include <tuple>
 #include <vector>
 
+#include "engine/cost/moments.h"
 #include "engine/cost/search.h"
+#include "engine/job/resolve.h"
 #include "engine/plan/strategy.h"
 
 namespace trainer::cost {
 
+struct KnownSchedule : Schedule {
+  std::vector<std::vector<Moment>> fullest;  ///< of each stage
+};
+
 /// A frame under one schedule.
 struct Pipelined {
-  const Schedule* schedule = nullptr;     ///< where micro-batches are many: of five for each stage
-  const Schedule* before = nullptr;       ///< then of four: what each further one adds
-  std::vector<std::size_t> begins;        ///< of each chunk: its first piece
-  std::vector<Piece> chunks;              ///< sums
-  std::vector<std::vector<Piece>> units;  ///< of each stage: its pieces with parameters
-  std::vector<Piece> stages;              ///< sums of those
-  std::vector<std::int64_t> peaks;        ///< bytes of activations at each stage's fullest moment
+  const KnownSchedule* schedule = nullptr;  ///< where micro-batches are many: of five for each stage; the scorer's
+  const KnownSchedule* before = nullptr;    ///< then of four: what each further one adds
+  std::vector<std::size_t> begins;          ///< of each chunk: its first piece
+  std::vector<Piece> chunks;                ///< sums
+  std::vector<std::vector<Piece>> units;    ///< of each stage: its pieces with parameters
+  std::vector<Piece> stages;                ///< sums of those
+  std::vector<std::int64_t> peaks;          ///< bytes of activations at each stage's fullest moment
   std::map<std::pair<std::vector<double>, std::vector<double>>, double>
       makespans;  ///< by what data axes add to each stage's passes
 };
@@ -45,17 +51,19 @@ class Scorer {
                         std::vector<int>* fullest = nullptr) const;
   Scored score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined);
   const CostModel& model_of(const Mesh& mesh);
+  ResolvedData resolved(const Candidate& candidate) const;
 
  private:
-  const Schedule* schedule_of(const Candidate& candidate, int micro_batches);
+  const KnownSchedule* schedule_of(const Candidate& candidate, int micro_batches);
   bool shorten(const Candidate& candidate, Pipelined& pipelined);
-  std::int64_t static_bytes(const Candidate& candidate, const Piece& stage, const std::vector<Piece>& units) const;
+  std::int64_t static_bytes(const Candidate& candidate, const ResolvedData& data, const Piece& stage,
+                            const std::vector<Piece>& units) const;
   double makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward,
                   const std::vector<double>& backward);
 
   const SearchSpace& space_;
   ProfileSource& profiles_;
-  std::map<std::tuple<int, int, int, int>, Schedule> schedules_;
+  std::map<std::tuple<int, int, int, int>, KnownSchedule> schedules_;
   std::map<Mesh, std::unique_ptr<CostModel>> models_;
 };
 

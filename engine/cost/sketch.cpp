@@ -10,7 +10,6 @@
 #include "engine/job/data_strategies.h"
 #include "engine/job/resolve.h"
 #include "engine/plan/assemble/assemble.h"
-#include "engine/plan/assemble/transfers.h"
 #include "strategies/strategies.h"
 
 namespace trainer::cost {
@@ -32,7 +31,7 @@ struct Step {
   const Job& job;
   ResolvedData data;
   double update_us_of_element;
-  std::vector<std::vector<std::vector<Transfer>>> transfers;
+  const OrderedTransfers& transfers;
   int micro_batches;
 
   Estimate collective(CollectiveKind kind, DType dtype, Axes axes, double elements) const {
@@ -384,6 +383,12 @@ int Sketcher::listed(const Candidate& candidate) {
   return shortest_list(entry.make(stages, candidate.virtual_stages, candidate.micro_batches), candidate.micro_batches);
 }
 
+const OrderedTransfers& Sketcher::transfers_of(const KnownSchedule* schedule) {
+  const auto [at, added] = transfers_.try_emplace(schedule);
+  if (added) at->second = order_transfers(*schedule);
+  return at->second;
+}
+
 double Sketcher::played(const Candidate& candidate, const Profile& profile) {
   Pipelined pipelined;
   if (!scorer_.pipeline(candidate, profile, pipelined)) return 0;
@@ -393,9 +398,9 @@ double Sketcher::played(const Candidate& candidate, const Profile& profile) {
                   pipelined,
                   scorer_.model_of(candidate.mesh),
                   *space_.job,
-                  resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1),
+                  scorer_.resolved(candidate),
                   (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6,
-                  order_transfers(*pipelined.schedule),
+                  transfers_of(pipelined.schedule),
                   candidate.micro_batches};
   Plan plan;
   plan.mesh = candidate.mesh;

@@ -4,7 +4,10 @@
 // a hundredth of the time that making one takes. A score knows none of that: it adds up.
 #pragma once
 
+#include <map>
+
 #include "engine/cost/score.h"
+#include "engine/plan/assemble/transfers.h"
 
 namespace trainer::cost {
 
@@ -21,9 +24,11 @@ class Sketcher {
 
  private:
   double played(const Candidate& candidate, const Profile& profile);
+  const OrderedTransfers& transfers_of(const KnownSchedule* schedule);
 
   const SearchSpace& space_;
   Scorer scorer_;
+  std::map<const KnownSchedule*, OrderedTransfers> transfers_;
 };
 
 }  // namespace trainer::cost

@@ -25,8 +25,7 @@ struct CutGraph {
   std::vector<std::int32_t>
       last_use;  ///< of each storage value: the position of its last reader; kKept: not to be overwritten
   std::vector<Boundary> boundaries;  ///< [c]: between chunks c and c + 1
-  std::vector<std::vector<std::vector<Transfer>>>
-      transfers;  ///< [stage][action]: before it; the last entry is what follows the last action
+  OrderedTransfers transfers;        ///< [stage][action]: before it; the last entry is what follows the last action
 
   int num_chunks() const { return static_cast<int>(schedule.stage_of_chunk.size()); }
   int stage_of(int chunk) const { return schedule.stage_of_chunk[static_cast<std::size_t>(chunk)]; }

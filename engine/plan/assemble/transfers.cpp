@@ -52,8 +52,8 @@ std::vector<Boundary> boundaries(const Graph& graph, int num_chunks) {
   return result;
 }
 
-std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& schedule) {
-  std::vector<std::vector<std::vector<Transfer>>> result(schedule.stages.size());
+OrderedTransfers order_transfers(const Schedule& schedule) {
+  OrderedTransfers result(schedule.stages.size());
   for (std::size_t stage = 0; stage < result.size(); ++stage) result[stage].resize(schedule.stages[stage].size() + 1);
   if (schedule.stage_of_chunk.size() == 1) return result;
   const Simulation played = simulate(schedule);

@@ -27,12 +27,13 @@ struct Transfer {
 };
 
 /// [stage][i]: what the stage transfers before its action i, in order; the last entry is what follows its last action.
-///
+using OrderedTransfers = std::vector<std::vector<std::vector<Transfer>>>;
+
 /// Source of the order: all transfers of all stages stand in one total order, by when they meet if every action takes
 /// its usual time (forward 1, backward 2): as soon as the sender is done, or, where the receiver can wait, as soon
 /// after that as both stages are between actions, since what an action communicates of its own stands behind the
 /// messages before it. Each stage issues its own in that order. So the first transfer that is not done always has both
 /// its ends there, and no set of stages can wait in a circle.
-std::vector<std::vector<std::vector<Transfer>>> order_transfers(const Schedule& schedule);
+OrderedTransfers order_transfers(const Schedule& schedule);
 
 }  // namespace trainer
