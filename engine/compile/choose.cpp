@@ -32,7 +32,7 @@ using cost::SearchSpace;
 
 // Whole plans are what a choice spends its time on: many of small models are made, and few of large ones.
 constexpr std::int64_t kInstructionsToPlan = 100'000;
-// Where another fits, no larger plan is made: it would take seconds.
+// A larger plan is made only of what would be taken: it takes seconds.
 constexpr std::int64_t kMostOfOne = 1'000'000;
 constexpr std::size_t kMostFinalists = 16, kMostBeyondBudget = 3, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
@@ -84,7 +84,8 @@ class Choice {
 
   // The candidate to plan next. Promises are taken at their word: if one of them would be taken it is looked at more
   // closely, and in the end planned. If none of them would, none of them can change the choice. The fastest decides
-  // what a tie is, and is planned too where that is cheap.
+  // what a tie is, and so it is planned too, unless its plan is large; and others that are faster than what is taken
+  // where that is cheap.
   std::optional<std::size_t> next() {
     if (finalists_.all().size() + finalists_.refused().size() >= kMostFinalists) return std::nullopt;
     const bool sure = !finalists_.all().empty() && !finalists_.any_fits();  // memory has disappointed
@@ -92,14 +93,14 @@ class Choice {
     while (true) {
       const Field field = this->field(sure);
       if (field.list.empty()) return least_bytes();
-      const std::optional<std::size_t> wanted = this->wanted(field);
-      if (!wanted) return wanted;
-      if (!promises_.sketched(*wanted) && sketches_ < kMostSketches)
-        sketch(field, *wanted);
-      else if (finalists_.any_fits() && instructions(*wanted) > kMostOfOne)
-        promises_.set_aside(*wanted);
+      const std::optional<Wanted> wanted = this->wanted(field);
+      if (!wanted) return std::nullopt;
+      if (!promises_.sketched(wanted->index) && sketches_ < kMostSketches)
+        sketch(field, wanted->index);
+      else if (instructions(wanted->index) > wanted->most_instructions)
+        promises_.set_aside(wanted->index);
       else
-        return wanted;
+        return wanted->index;
     }
   }
 
@@ -110,11 +111,20 @@ class Choice {
 
   std::int64_t budget() const { return kInstructionsToPlan - finalists_.instructions(); }
 
-  std::optional<std::size_t> wanted(const Field& field) const {
+  struct Wanted {
+    std::size_t index;  // of promises_
+    std::int64_t most_instructions;
+  };
+
+  std::optional<Wanted> wanted(const Field& field) const {
     const std::size_t taken = cost::choose(loaded_.job.goal, space_.limit_bytes, field.list);
-    if (field.index[taken] != kPlanned) return field.index[taken];
-    const std::size_t fastest = by_measure(field).front();
-    if (field.index[fastest] != kPlanned && budget() > 0) return field.index[fastest];
+    if (field.index[taken] != kPlanned) return Wanted{field.index[taken], std::numeric_limits<std::int64_t>::max()};
+    if (budget() <= 0) return std::nullopt;
+    const std::vector<std::size_t> order = by_measure(field);
+    for (const std::size_t i : order) {
+      if (i == taken) break;
+      if (field.index[i] != kPlanned) return Wanted{field.index[i], i == order.front() ? kMostOfOne : budget()};
+    }
     return std::nullopt;
   }
 
@@ -265,8 +275,7 @@ class Choice {
     for (const Finalist& one : others) reported.insert(mesh_and_kind(one.scored.candidate));
     for (std::size_t i = 0; i < promises_.size(); ++i) {
       if (others.size() >= (winner.scored.fits ? kMostAlternatives : kMostThatDoNotFit)) return;
-      if (reported.insert(mesh_and_kind(promises_.known(i).candidate)).second)
-        others.push_back({promises_.promise(i), false, {}, promises_.aside(i)});
+      if (reported.insert(mesh_and_kind(promises_.known(i).candidate)).second) others.push_back({promises_.promise(i)});
     }
   }
 

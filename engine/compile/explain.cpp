@@ -69,11 +69,6 @@ std::string why_not(const Finalist& loser, const Finalist& winner, std::int64_t 
   if (goal == Goal::memory && l.bytes > w.bytes)
     return fmt::format("needs {} a rank, {} more", size_text(l.bytes), size_text(l.bytes - w.bytes));
   const double more = l.step_us / w.step_us - 1;
-  if (more < 0 && loser.large)
-    return fmt::format(
-        "{:.1f}% faster by its score; not planned, since its plan would be large: a job that asks for it "
-        "is planned",
-        -100 * more);
   if (more < 0)
     return fmt::format("{:.1f}% faster{}, {}", -100 * more, loser.exact ? "" : " by its score",
                        why_not_faster(l, w, limit_bytes));

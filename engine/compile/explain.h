@@ -15,7 +15,6 @@ struct Finalist {
   cost::Scored scored;  ///< with the exact time and bytes where it was planned
   bool exact = false;
   cost::RoleTimes times{};  ///< of the slowest role, where it was planned
-  bool large = false;       ///< it was not planned, for that would take seconds
 };
 
 /// "12% slower: 31.0 ms of communication along the tensor axis that nothing hides", "needs 96.1 GiB a rank, and there

@@ -130,6 +130,22 @@ TEST_CASE("the goal memory takes the least, whatever the time") {
   CHECK(small.alternatives.front().peak_bytes < fast.alternatives.front().peak_bytes);
 }
 
+TEST_CASE("of a small model all that seems faster than what is chosen is planned") {
+  int faster = 0;
+  for (const int nodes : {1, 2, 4, 8, 16, 64}) {
+    CAPTURE(nodes);
+    const CompiledJob compiled = planned(job_of(kSmall, nodes, "{global: 512}", ""));
+    const Alternative& chosen = compiled.alternatives.front();
+    for (const Alternative& one : compiled.alternatives) {
+      if (one.predicted_us >= chosen.predicted_us || one.peak_bytes > compiled.limit_bytes) continue;
+      CAPTURE(one.text);
+      CHECK(one.exact);
+      ++faster;
+    }
+  }
+  CHECK(faster >= 6);
+}
+
 TEST_CASE("recomputation alone may be left open") {
   const std::string rest = "strategy: {data: {kind: fsdp}}\nactivation_checkpointing: {mode: auto}\n";
   CHECK(planned(job_of(kLlama8B, 1, "{global: 8}", rest)).recompute.mode == CheckpointingMode::none);
