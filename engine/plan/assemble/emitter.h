@@ -1,5 +1,6 @@
 // Emitter: the vocabulary of assembly. Appends buffers, signatures and instructions to one role, and knows where values
-// of a graph and parameters of a unit lie. What a step consists of is assemble.cpp's to say.
+// of a graph and parameters of a unit lie (emit_graph.cpp, emit_units.cpp). assemble.cpp decides what a step consists
+// of.
 #pragma once
 
 #include <array>
@@ -168,6 +169,9 @@ class Emitter {
   void append_launch(NameId name, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands,
                      const Affine& origin);
   void make_slots(Unit& unit);
+  void make_states(Unit& unit, const UnitLayout& layout);
+  Region persistent(const Unit& unit, const std::string& name, Category category, const Format& format,
+                    std::int64_t elements);
   bool first_gradient(const ParameterPlace& at);
   void assign_slots(GraphMemory& memory) const;
   NameId value_name(GraphMemory& memory, ValueId id);
