@@ -38,12 +38,14 @@ int eval(const Arguments& arguments) {
     put_document(Json{{"step", record.step},
                       {"val_loss", record.val_loss},
                       {"val_accuracy", record.val_accuracy ? Json(*record.val_accuracy) : Json(nullptr)},
+                      {"exact_match", record.exact_match ? Json(*record.exact_match) : Json(nullptr)},
                       {"checkpoint", checkpoint}});
     return kDone;
   }
   say("{} after {} steps\n", checkpoint, record.step);
   put("validation loss: {:.4f}\n", record.val_loss);
   if (record.val_accuracy) put("validation accuracy: {:.2f}%\n", 100 * *record.val_accuracy);
+  if (record.exact_match) put("exact match: {:.2f}%\n", 100 * *record.exact_match);
   return kDone;
 }
 

@@ -213,6 +213,7 @@ void put_report(const CompiledJob& compiled, const RunReport& report,
                 {"loss", or_null(report.loss)},
                 {"val_loss", or_null(report.val_loss)},
                 {"val_accuracy", or_null(report.val_accuracy)},
+                {"exact_match", or_null(report.exact_match)},
                 {"tokens_per_s", measured(report.tokens_per_s)},
                 {"step_ms", {{"median", measured(report.step_ms_median)}, {"p95", measured(report.step_ms_p95)}}},
                 {"startup_ms", measured(report.startup_ms)},
@@ -234,6 +235,7 @@ void put_summary(const RunReport& report) {
   if (report.loss) put("loss: {:.4f}\n", *report.loss);
   if (report.val_loss) put("validation loss: {:.4f}\n", *report.val_loss);
   if (report.val_accuracy) put("validation accuracy: {:.2f}%\n", 100 * *report.val_accuracy);
+  if (report.exact_match) put("exact match: {:.2f}%\n", 100 * *report.exact_match);
   if (report.step_ms_median > 0)
     put("step: {:.1f} ms (median), {:.1f} ms (95th percentile)\n", report.step_ms_median, report.step_ms_p95);
   if (!report.checkpoint.empty()) put("checkpoint: {}\n", report.checkpoint);

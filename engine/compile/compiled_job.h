@@ -106,9 +106,10 @@ CompiledJob written_out(CompiledJob job);
 std::string hash_of(const CompiledJob& job);
 
 /// What the plan is for: training has step, evaluate (where the job has validation data) and refresh; evaluation has
-/// evaluate and refresh; sampling has sample, prompt and refresh, of one text of the job's length at most, whose keys
-/// and values stay between runs (engine/transform/cached.h). Scoring has the same two programs with the job's strategy
-/// (one rank, where that is to be chosen) and its micro-batch, once: the field `logits` has the statistics of every row
+/// evaluate and refresh; both have sample and prompt too where the job's evaluations generate answers; sampling has
+/// sample, prompt and refresh, of one text of the job's length at most, whose keys and values stay between runs
+/// (engine/transform/cached.h). Scoring has the same two programs with the job's strategy (one rank, where that is to
+/// be chosen) and its micro-batch, once: the field `logits` has the statistics of every row
 /// (BuildOptions::Mode::score).
 enum class Purpose : std::uint8_t { train, evaluate, sample, score };
 

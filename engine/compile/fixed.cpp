@@ -178,9 +178,10 @@ class Compilation {
     return laid(read_graph(tree_, job_.model.with, options), options, graphs);
   }
 
-  // Graphs of the newest token and of a block of a prompt, in a sequence of the job's length.
-  void read_generation(const BatchShape& batch, Graphs& graphs) const {
-    BuildOptions options = options_for(batch, BuildOptions::Mode::sample);
+  // Graphs of the newest token and of a block of a prompt, in a sequence of the job's length. Every rank has a text of
+  // its own, so their inputs are not cut over ranks.
+  void read_generation(Graphs& graphs) const {
+    BuildOptions options = build_options(job_, 1, BuildOptions::Mode::sample);
     const Graph whole = read_graph(tree_, job_.model.with, options);
     const auto newest = [&](std::int64_t tokens) {
       set_length(options, tokens);
@@ -202,7 +203,7 @@ class Compilation {
     const bool first = mode == BuildOptions::Mode::train || mode == BuildOptions::Mode::score;
     if (first) graphs.begins = chunk_begins(loaded_, graph, num_chunks());
     strategies::assign_chunks(graph, graphs.begins);
-    cut_batch(graph);
+    if (mode != BuildOptions::Mode::sample) cut_batch(graph);
     strategies::tensor_parallel(graph);
     const auto own = static_cast<ValueId>(graph.values.size());
     raise(adapt(loaded_, graph, options));
@@ -230,10 +231,27 @@ class Compilation {
     if (purpose_ == Purpose::evaluate || (purpose_ == Purpose::train && job_.eval))
       graphs.evaluate = read(batch, evaluate, graphs);
     if (purpose_ == Purpose::score) graphs.sample = read(batch, score, graphs);
-    if (purpose_ == Purpose::sample) read_generation(batch, graphs);
+    const bool answers =
+        (purpose_ == Purpose::train || purpose_ == Purpose::evaluate) && job_.eval && job_.eval->generate;
+    if (answers) check_answers();
+    if (answers || purpose_ == Purpose::sample) read_generation(graphs);
     for (std::optional<Graph>* graph : {&graphs.train, &graphs.evaluate, &graphs.sample, &graphs.prompt})
       if (*graph) fuse(**graph, *hardware_.target);
     return graphs;
+  }
+
+  // A rank generates by itself: it has the whole model, if only for as long as it computes with it.
+  void check_answers() const {
+    const auto refuse = [&](Axes axes, const char* what) {
+      if (mesh_.group_size(axes) > 1)
+        fail(loaded_, "eval.generate.file",
+             fmt::format("under {} parallelism no rank can generate answers; leave eval.generate out and use `trainer "
+                         "eval`, which takes one rank, or train with a data strategy",
+                         what));
+    };
+    refuse(Axes::of(Axis::pipeline), "pipeline");
+    refuse(Axes::of(Axis::tensor), "tensor");
+    refuse(kSequenceAxes, "context");
   }
 
   // Running statistics are of all ranks' samples, which ranks that train apart do not share. One element has no

@@ -6,15 +6,18 @@
 
 #include "engine/core/op_record.h"
 #include "engine/ops/op_def.h"
+#include "engine/transform/cached.h"
 
 namespace trainer {
 namespace {
 
 std::optional<std::int64_t> vocabulary(const Graph& graph) {
-  for (const Node& node : graph.nodes)
-    if (node.op == Op::embedding && graph.value(node.inputs[0]).kind == ValueKind::input &&
-        graph.value(node.inputs[0]).name == "tokens")
+  for (const Node& node : graph.nodes) {
+    if (node.op != Op::embedding) continue;
+    const Value& ids = graph.value(node.inputs[0]);
+    if (ids.kind == ValueKind::input && (ids.name == "tokens" || ids.name == kNewest))
       return graph.value(node.inputs[1]).shape()[0];
+  }
   return std::nullopt;
 }
 

@@ -97,6 +97,7 @@ class TextToIds {
     return ids;
   }
 
+  std::int32_t end() const { return end_; }
   std::string facts() const { return tokenizer_->json() + " end " + std::to_string(end_); }
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
 
@@ -112,6 +113,12 @@ class OfText : public RowFormat {
 
   std::int64_t vocab_size() const override { return text_.tokenizer()->vocab_size(); }
   std::shared_ptr<const Tokenizer> tokenizer() const override { return text_.tokenizer(); }
+  std::vector<std::int32_t> prompt(const std::string& prompt) const override {
+    std::vector<std::int32_t> ids = text_.ids(prompt);
+    ids.pop_back();
+    return ids;
+  }
+  std::vector<std::int32_t> ends() const override { return {text_.end()}; }
 
  protected:
   std::string facts_of(const std::string& format) const {
@@ -209,6 +216,12 @@ class Chats final : public RowFormat {
     }
     return columns;
   }
+  std::vector<std::int32_t> prompt(const std::string& prompt) const override {
+    chat::Conversation conversation;
+    conversation.add("user", prompt);
+    return format_->prompt(conversation);
+  }
+  std::vector<std::int32_t> ends() const override { return format_->stop_ids(); }
 
  private:
   static constexpr const char* kBesideMessages[] = {"tools", "documents", "chat_template_kwargs"};

@@ -30,6 +30,9 @@ class RowFormat {
   virtual std::int64_t vocab_size() const = 0;
   /// The columns that it reads of a row. A row may still lack one that is needed.
   virtual RowColumns columns() const = 0;
+  /// The ids that an answer to `prompt` goes on from, and those that end one.
+  virtual std::vector<std::int32_t> prompt(const std::string& prompt) const = 0;
+  virtual std::vector<std::int32_t> ends() const = 0;
   /// To show ids as text.
   virtual std::shared_ptr<const Tokenizer> tokenizer() const = 0;
 };

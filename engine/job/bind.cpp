@@ -521,7 +521,12 @@ CheckpointJob bind_checkpoint(Values& v, const std::string& name) {
   return checkpoint;
 }
 
-EvalJob bind_eval(const Values& v) { return {v.integer("eval.every"), v.integer("eval.batches")}; }
+EvalJob bind_eval(Values& v) {
+  EvalJob eval{v.integer("eval.every"), v.integer("eval.batches")};
+  if (v.is_section("eval.generate"))
+    eval.generate = {*v.file("eval.generate.file"), v.integer("eval.generate.max_tokens")};
+  return eval;
+}
 
 LogJob bind_log(Values& v) {
   return {v.integer("log.every"), v.file("log.jsonl"), v.file("log.tensorboard"), v.file("log.trace")};

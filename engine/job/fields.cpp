@@ -362,10 +362,21 @@ Fields train() {
   };
 }
 
+Fields generate() {
+  return {
+      required("file", "Rows with `prompt` and `answer`: JSONL (plain, .gz or .zst) or Parquet.", {text()}),
+      optional("max_tokens", "Tokens of an answer at most.", {integer(1)}, "64"),
+  };
+}
+
 Fields eval() {
   return {
       optional("every", "Steps from one evaluation to the next; null: no evaluation.", {null(), integer(1)}, "250"),
       optional("batches", "Global batches of one evaluation.", {integer(1)}, "20").when("every"),
+      extra("generate",
+            "Prompts that each evaluation answers by greedy generation; exact_match is the share it gets right.",
+            {section(generate(), "file")})
+          .when("every"),
   };
 }
 

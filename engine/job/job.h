@@ -169,9 +169,16 @@ struct TrainJob {
   OnNan on_nan = OnNan::stop;
 };
 
+/// Questions whose answers an evaluation generates and compares.
+struct GenerateJob {
+  std::string file;              ///< rows with `prompt` and `answer`
+  std::int64_t max_tokens = 64;  ///< of an answer
+};
+
 struct EvalJob {
   std::int64_t every = 250;   ///< steps
   std::int64_t batches = 20;  ///< global batches of one evaluation
+  std::optional<GenerateJob> generate{};
 };
 
 /// loss_scale: none, a fixed factor, or dynamic: PyTorch's GradScaler between two bounds (kernels/optimizer.h).

@@ -87,6 +87,7 @@ class Rules {
     loss_scale();
     on_nan();
     keep_best();
+    answers();
     whole_gradients();
     averages();
     excluded();
@@ -265,6 +266,14 @@ class Rules {
     if (flag("checkpoint.keep_best") && checked_.node("eval.every").is_null())
       add("checkpoint.keep_best", "has no effect without evaluation",
           "only where data.val is given and eval.every is not null");
+  }
+
+  void answers() {
+    if (!checked_.sections.contains("eval.generate")) return;
+    const std::string& format = text("data.format");
+    if (format != "chat" && format != "completion" && format != "documents")
+      add("eval.generate.file", "prompts become ids as the rows of data do, and data.format is " + format,
+          "only with data.format: chat, completion or documents");
   }
 
   void whole_gradients() {

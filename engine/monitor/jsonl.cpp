@@ -114,10 +114,11 @@ class Jsonl final : public Monitor {
   }
 
   void evaluation(const EvaluationRecord& record) override {
-    const std::string accuracy =
-        record.val_accuracy ? fmt::format(R"(, "val_accuracy": {})", number(*record.val_accuracy)) : "";
+    std::string more;
+    if (record.val_accuracy) more += fmt::format(R"(, "val_accuracy": {})", number(*record.val_accuracy));
+    if (record.exact_match) more += fmt::format(R"(, "exact_match": {})", number(*record.exact_match));
     append(place_of_evaluation(record.step), Cut::from,
-           fmt::format(R"({{"step": {}, "val_loss": {}{}}})", record.step, number(record.val_loss), accuracy));
+           fmt::format(R"({{"step": {}, "val_loss": {}{}}})", record.step, number(record.val_loss), more));
   }
 
  private:

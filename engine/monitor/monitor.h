@@ -34,6 +34,7 @@ struct EvaluationRecord {
   std::int64_t step = 0;  ///< updates made so far
   double val_loss = 0;
   std::optional<double> val_accuracy;  ///< right answers over counted targets, where the loss is a cross-entropy
+  std::optional<double> exact_match;   ///< right answers over the questions of eval.generate
 };
 
 /// Training begins: the first thing that a monitor hears, messages aside.

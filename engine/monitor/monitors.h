@@ -31,9 +31,9 @@ ProgressOptions progress_options(int descriptor, std::int64_t every);
 std::unique_ptr<Monitor> progress_monitor(const ProgressOptions& options);
 
 /// log.jsonl: {"step", "loss", "lr", "grad_norm", "tokens", "step_ms", "tokens_per_s", "time", "samples", "epoch",
-/// "memory_bytes"[, "mfu"][, "loss_scale"][, "skipped"]} a step, {"step", "val_loss"[, "val_accuracy"]} an evaluation
-/// and {"step", "event": "start" or "rollback", …} where training begins or goes back, each written at once. Numbers
-/// that are not finite are null.
+/// "memory_bytes"[, "mfu"][, "loss_scale"][, "skipped"]} a step, {"step", "val_loss"[, "val_accuracy"][,
+/// "exact_match"]} an evaluation and {"step", "event": "start" or "rollback", …} where training begins or goes back,
+/// each written at once. Numbers that are not finite are null.
 ///
 /// The file always tells one history. Its lines ascend: the evaluation after n updates stands before a start at n, and
 /// that before step n. What the file holds after the place of a record is cut off; so a resumed run repeats nothing,
@@ -42,9 +42,9 @@ std::unique_ptr<Monitor> progress_monitor(const ProgressOptions& options);
 /// IoError if it cannot be written.
 std::unique_ptr<Monitor> jsonl_monitor(const std::string& path);
 
-/// An event file for TensorBoard in `folder`: scalars loss, lr, grad_norm, tokens_per_s, loss_scale, val_loss and
-/// val_accuracy. A resumed run starts a file of its own, whose first record tells TensorBoard to drop what earlier
-/// files have from there on. At most a second's records are lost by a kill. Throws IoError.
+/// An event file for TensorBoard in `folder`: scalars loss, lr, grad_norm, tokens_per_s, loss_scale, val_loss,
+/// val_accuracy and exact_match. A resumed run starts a file of its own, whose first record tells TensorBoard to drop
+/// what earlier files have from there on. At most a second's records are lost by a kill. Throws IoError.
 std::unique_ptr<Monitor> tensorboard_monitor(const std::string& folder);
 
 }  // namespace trainer

@@ -81,9 +81,10 @@ class Progress final : public Monitor {
   void rollback(const RollbackRecord& record) override { line(record.reason); }
 
   void evaluation(const EvaluationRecord& record) override {
-    const std::string accuracy =
-        record.val_accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *record.val_accuracy) : "";
-    line(fmt::format("step {}: validation loss {:.4f}{}", record.step, record.val_loss, accuracy));
+    std::string more;
+    if (record.val_accuracy) more += fmt::format(", accuracy {:.2f}%", 100 * *record.val_accuracy);
+    if (record.exact_match) more += fmt::format(", exact match {:.2f}%", 100 * *record.exact_match);
+    line(fmt::format("step {}: validation loss {:.4f}{}", record.step, record.val_loss, more));
   }
   void checkpoint(std::int64_t step, const std::string& path) override {
     line(fmt::format("step {}: saved {}", step, path));

@@ -89,6 +89,7 @@ class TensorBoard final : public Monitor {
     start_at(record.step);
     std::string values = scalar("val_loss", record.val_loss);
     if (record.val_accuracy) values += scalar("val_accuracy", *record.val_accuracy);
+    if (record.exact_match) values += scalar("exact_match", *record.exact_match);
     put(record.step, bytes_field(5, values));
     flush();
   }

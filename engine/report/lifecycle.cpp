@@ -53,7 +53,8 @@ std::vector<LifecyclePoint> lifecycle_of(const LoadedJob& loaded, const Compiled
       {"start", staging.draw, std::max(held, live_peak(plan, ProgramKind::refresh)),
        fmt::format("weights as {} thread{} draw{} them", threads, threads == 1 ? "" : "s", threads == 1 ? "s" : "")});
   points.push_back({"step", saves.copy, live_peak(plan, ProgramKind::step), saves.behind ? copied : "nothing"});
-  for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging, ProgramKind::evaluate})
+  for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging, ProgramKind::evaluate,
+                              ProgramKind::prompt, ProgramKind::sample})
     if (const std::int64_t live = live_peak(plan, program); live > 0)
       points.push_back({std::string(name_of(program)), saves.copy, live,
                         saves.behind ? copied : "nothing: it runs in the step's memory"});

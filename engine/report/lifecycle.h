@@ -12,7 +12,7 @@
 namespace trainer::report {
 
 struct LifecyclePoint {
-  std::string point;        ///< start, step, average, evaluate, save, resume
+  std::string point;        ///< start, step, average, evaluate, prompt, sample, save, resume
   std::int64_t bytes = 0;   ///< of host memory beside the allocation, at most (engine/train/staging.h)
   std::int64_t inside = 0;  ///< of the allocation: what is alive when most is, of the fullest rank
   std::string what;         ///< for people: what the bytes beside it are

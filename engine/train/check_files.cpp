@@ -38,6 +38,10 @@ class Checker {
     } else if (val && val_there) {
       open_val_alone(job, *val);
     }
+    if (loaded_.job.eval && loaded_.job.eval->generate)
+      attempt("eval.generate.file", [&] {
+        data::Questions(job, *loaded_.job.eval->generate, graph_inputs(loaded_.job, compiled_).id_limit);
+      });
     return std::move(problems_);
   }
 
@@ -49,7 +53,8 @@ class Checker {
       action();
       return true;
     } catch (const DataError& error) {
-      const bool rows = loaded_.job.data.is_rows() && key.starts_with("data.");  // a mistake on each line
+      const bool rows = loaded_.job.data.is_rows() &&
+                        (key.starts_with("data.") || key.starts_with("eval."));  // a mistake on each line
       std::istringstream lines(error.what());
       for (std::string line; std::getline(lines, line, rows ? '\n' : '\0');)
         problems_.diagnostics.push_back(about_files(loaded_, key, line));

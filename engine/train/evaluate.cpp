@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "engine/core/error.h"
+#include "engine/train/answers.h"
 #include "engine/train/base.h"
 #include "engine/train/evaluation.h"
 #include "engine/train/ranks.h"
@@ -29,6 +30,7 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
   const data::Data data = open_inputs(loaded, compiled);
   if (!data.val) throw DataError("the job has no validation data (data.val)");
   if (data.has_rows()) on.tell(data::summary_of_rows(data, loaded.job.data.seq_len, /*val=*/true));
+  const std::shared_ptr<const data::Questions> questions = open_questions(loaded, compiled);
   const int threads = on.threads > 0 ? on.threads : threads_per_rank(ranks_per_node(loaded.job));
   EvaluationRecord record;
   require_threads_of(loaded.job, on.process, threads);
@@ -41,7 +43,8 @@ EvaluationRecord evaluate(const LoadedJob& loaded, const CompiledJob& compiled, 
     if (manifest) require_same_tokenizer(data, *manifest, checkpoint);
     executor->run(executor->role().program_index(ProgramKind::refresh));
     Evaluation evaluation(*executor, compiled, data.val, communicator.rank(), batches);
-    const EvaluationRecord mine = evaluation.run(manifest ? manifest->step : 0);
+    EvaluationRecord mine = evaluation.run(manifest ? manifest->step : 0);
+    if (questions) mine.exact_match = Answers(*executor, compiled, questions, communicator.rank()).exact_match(channel);
     if (communicator.rank() == 0 || on.process != nullptr) record = mine;
   });
   if (!std::isfinite(record.val_loss))

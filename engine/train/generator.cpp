@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/narrow.h"
 #include "engine/core/random.h"
+#include "engine/transform/cached.h"
 
 namespace trainer {
 namespace {
@@ -48,7 +49,7 @@ Generator::Generator(Executor& executor) : executor_(executor) {
   const Role& role = executor.role();
   prompt_program_ = role.program_index(ProgramKind::prompt);
   sample_program_ = role.program_index(ProgramKind::sample);
-  const std::int32_t tokens = role.field_index("tokens"), logits = role.field_index("logits");
+  const std::int32_t tokens = role.field_index(kNewest), logits = role.field_index("logits");
   if (tokens < 0 || role.fields[static_cast<std::size_t>(tokens)].spec.dtype() != DType::i32)
     throw DataError("sampling needs a model that reads tokens");
   room_ = room_of(role);
@@ -66,35 +67,55 @@ Generator::Generator(Executor& executor) : executor_(executor) {
 }
 
 std::span<const float> Generator::add(std::span<const std::int32_t> ids) {
-  auto known = static_cast<std::int64_t>(ids_.size());
+  CHECK(!ids.empty(), "a text goes on from an id");
+  put(ids);
+  for (Run next; (next = due()) != Run::none;) run(next);
+  return logits();
+}
+
+void Generator::rewind(std::int64_t count) {
+  ids_.resize(static_cast<std::size_t>(count));
+  read_ = std::min(read_, count);
+}
+
+void Generator::put(std::span<const std::int32_t> ids) {
   ids_.insert(ids_.end(), ids.begin(), ids.end());
-  const auto end = static_cast<std::int64_t>(ids_.size());
-  CHECK(!ids.empty() && end <= room_, "the text has room for what is added");
-  while (known < end) {
-    if (prompt_program_ < 0 || end - known < kFew) {
-      run_one(known++);
-    } else {
-      const std::int64_t first = std::min(known, room_ - block_);
-      known = std::min(end, first + block_);
-      run_prompt(first, known);
-    }
-  }
+  CHECK(static_cast<std::int64_t>(ids_.size()) <= room_, "the text has room for what is added");
+}
+
+Generator::Run Generator::due() const {
+  const std::int64_t left = static_cast<std::int64_t>(ids_.size()) - read_;
+  return left == 0 ? Run::none : prompt_program_ < 0 || left < kFew ? Run::one : Run::block;
+}
+
+void Generator::run(Run which) {
+  if (which == Run::block)
+    run_block();
+  else
+    run_one();
+}
+
+std::span<const float> Generator::logits() {
   to_f32(logits_dtype_, logits_.data(), static_cast<std::int64_t>(scores_.size()), scores_.data());
   return scores_;
 }
 
-/// A block from `first` on whose tokens count up to `end`. What it leaves in the states behind them is written again
-/// before it is read.
-void Generator::run_prompt(std::int64_t first, std::int64_t end) {
+/// What the block leaves in the states behind the text is written again before it is read. At the end of the room it
+/// reads ids that were read before, to the same effect.
+void Generator::run_block() {
+  const std::int64_t first = std::min(read_, room_ - block_);
+  read_ = std::min(static_cast<std::int64_t>(ids_.size()), first + block_);
   std::ranges::fill(tokens_, 0);
-  std::copy(ids_.begin() + first, ids_.begin() + end, tokens_.begin());
+  std::copy(ids_.begin() + first, ids_.begin() + read_, tokens_.begin());
   position_ = static_cast<std::int32_t>(first);
-  last_ = static_cast<std::int32_t>(end - 1 - first);
+  last_ = static_cast<std::int32_t>(std::max<std::int64_t>(0, read_ - 1 - first));
   executor_.run(prompt_program_);
 }
 
-void Generator::run_one(std::int64_t place) {
-  tokens_[0] = ids_[static_cast<std::size_t>(place)];
+void Generator::run_one() {
+  const std::int64_t place = std::min(read_, room_ - 1);
+  read_ = std::min(static_cast<std::int64_t>(ids_.size()), place + 1);
+  tokens_[0] = place < read_ ? ids_[static_cast<std::size_t>(place)] : 0;
   position_ = static_cast<std::int32_t>(place);
   executor_.run(sample_program_);
 }

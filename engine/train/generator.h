@@ -28,17 +28,31 @@ class Generator {
   /// Adds ids to the text; the logits of what follows them, one for each class, valid until the next call. REQUIRES: at
   /// least one id, and room for them.
   std::span<const float> add(std::span<const std::int32_t> ids);
-  /// Keeps the first `count` ids.
-  void rewind(std::int64_t count) { ids_.resize(static_cast<std::size_t>(count)); }
+  /// Keeps the first `count` ids. REQUIRES: there are as many.
+  void rewind(std::int64_t count);
+
+  // The same, program by program, for ranks that run the same ones together.
+
+  enum class Run : std::uint8_t { none, one, block };
+  /// Adds ids that programs have yet to read. REQUIRES: room for them.
+  void put(std::span<const std::int32_t> ids);
+  /// The program that reads the next ids; none: all are read, and logits() are those behind them.
+  Run due() const;
+  /// Runs the program of one id or of a block, whichever is due: it reads what is there to read. Where nothing is due,
+  /// it leaves the text as it is.
+  void run(Run which);
+  /// Valid until the next call.
+  std::span<const float> logits();
 
  private:
-  void run_prompt(std::int64_t first, std::int64_t end);
-  void run_one(std::int64_t place);
+  void run_block();
+  void run_one();
 
   Executor& executor_;
   std::int32_t prompt_program_ = -1, sample_program_ = -1;
   std::int64_t block_ = 1, room_ = 0;
   std::vector<std::int32_t> ids_;
+  std::int64_t read_ = 0;  // of those, whose keys and values are there
   // What the programs read and write.
   std::vector<std::int32_t> tokens_;
   std::int32_t position_ = 0, last_ = 0;

@@ -8,6 +8,7 @@
 #include "engine/core/error.h"
 #include "engine/core/printable.h"
 #include "engine/data/id_cache.h"
+#include "engine/train/answers.h"
 #include "engine/train/evaluation.h"
 
 namespace trainer {
@@ -115,6 +116,20 @@ data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled) {
     if (!problems.empty()) throw DataError(problems.front().str());
     return data;
   });
+}
+
+std::shared_ptr<const data::Questions> open_questions(const LoadedJob& loaded, const CompiledJob& compiled) {
+  const std::optional<EvalJob>& eval = loaded.job.eval;
+  if (!eval || !eval->generate || !answers_questions(compiled)) return nullptr;
+  const std::string key = "eval.generate.file";
+  try {
+    return std::make_shared<data::Questions>(loaded.job.data, *eval->generate,
+                                             graph_inputs(loaded.job, compiled).id_limit);
+  } catch (const DataError& error) {
+    throw DataError(told(loaded, key, error.what()));
+  } catch (const IoError& error) {
+    throw IoError(told(loaded, key, error.what()));
+  }
 }
 
 data::Data open_samples(const LoadedJob& loaded, data::Tokenizing tokenizing) {

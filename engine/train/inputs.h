@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "engine/compile/compile.h"
 #include "engine/data/data.h"
 #include "engine/data/loader.h"
+#include "engine/data/questions.h"
 #include "engine/run/executor.h"
 
 namespace trainer {
@@ -24,6 +26,9 @@ data::GraphInputs graph_inputs(const Job& job, const CompiledJob& compiled);
 /// system refuses a file; both say where the job names the data. `trainer validate --files` says the same
 /// (check_files.h).
 data::Data open_inputs(const LoadedJob& loaded, const CompiledJob& compiled);
+
+/// The questions of eval.generate; null where the plan answers none. Raises as open_inputs does.
+std::shared_ptr<const data::Questions> open_questions(const LoadedJob& loaded, const CompiledJob& compiled);
 
 /// Opens the job's data, of whatever model: without its vocabulary, and without a plan. Raises as open_inputs does.
 data::Data open_samples(const LoadedJob& loaded, data::Tokenizing tokenizing);

@@ -10,6 +10,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/error.h"
 #include "engine/run/executor.h"
+#include "engine/train/answers.h"
 #include "engine/train/base.h"
 #include "engine/train/checkpoint_plan.h"
 #include "engine/train/evaluation.h"
@@ -36,6 +37,7 @@ struct Run {
   const Monitors& monitors;
   const TrainOptions& options;
   data::Data data{};
+  std::shared_ptr<const data::Questions> questions{};
   RunReport report{};
   std::vector<RankTrace> traces{};
 
@@ -138,6 +140,7 @@ class RankLoop {
                                   [this](std::int64_t step, const std::string& path) { committed(step, path); }});
     if (job_.eval && run.data.val && role_.program_index(ProgramKind::evaluate) >= 0)
       evaluation_.emplace(*executor_, run.compiled, run.data.val, rank_, job_.eval->batches);
+    if (evaluation_ && run.questions) answers_.emplace(*executor_, run.compiled, run.questions, rank_);
   }
 
   void train() {
@@ -367,12 +370,14 @@ class RankLoop {
 
   std::string evaluate() {
     tell_of_step();
-    const EvaluationRecord record = evaluation_->run(step_);
+    EvaluationRecord record = evaluation_->run(step_);
+    if (answers_) record.exact_match = answers_->exact_match(channel_);
     evaluated_ = step_;
     val_loss_ = record.val_loss;
     if (leads_) {
       run_.report.val_loss = record.val_loss;
       run_.report.val_accuracy = record.val_accuracy;
+      run_.report.exact_match = record.exact_match;
       run_.tell([&](Monitor& monitor) { monitor.evaluation(record); });
     }
     if (!channel_.any(!std::isfinite(record.val_loss))) return "";
@@ -434,7 +439,8 @@ class RankLoop {
   const std::int32_t step_program_, averaging_program_, average_program_, settle_program_;  // -1: the plan has no such
   BatchBinder binder_;
   std::optional<Evaluation> evaluation_;
-  std::optional<Saver> saver_;  // where there is checkpoint.dir
+  std::optional<Answers> answers_;  // of eval.generate
+  std::optional<Saver> saver_;      // where there is checkpoint.dir
   std::vector<double> step_ms_;
   std::optional<StepRecord> untold_;
   Clock::time_point step_start_{};  // of the last run of the step program
@@ -515,6 +521,7 @@ RunReport train(const LoadedJob& loaded, const CompiledJob& compiled, const Moni
   abort_on_error(options.process, [&] {
     run.data = open_inputs(loaded, compiled);
     if (run.data.has_rows()) run.message()(data::summary_of_rows(run.data, loaded.job.data.seq_len));
+    run.questions = open_questions(loaded, compiled);
     for (const MemoryReport& report : compiled.memory)
       run.report.planned_peak_bytes = std::max(run.report.planned_peak_bytes, report.peak_bytes);
     require_threads_of(loaded.job, options.process,

@@ -29,11 +29,11 @@ struct RankReport {
 
 /// How a run ended, for `run --json` and the exit code. Whole on rank 0; of other processes only what all know.
 struct RunReport {
-  std::int64_t first_step = 0;                   ///< updates made before this run (0: fresh)
-  std::int64_t steps = 0;                        ///< updates made in all
-  std::optional<double> loss;                    ///< of the last step
-  std::optional<double> val_loss, val_accuracy;  ///< of the last evaluation
-  double tokens_per_s = 0;                       ///< over the steps of this run but the first
+  std::int64_t first_step = 0;                                ///< updates made before this run (0: fresh)
+  std::int64_t steps = 0;                                     ///< updates made in all
+  std::optional<double> loss;                                 ///< of the last step
+  std::optional<double> val_loss, val_accuracy, exact_match;  ///< of the last evaluation
+  double tokens_per_s = 0;                                    ///< over the steps of this run but the first
   double step_ms_median = 0, step_ms_p95 = 0;
   double startup_ms = 0;  ///< from `process_start` to the start of the first step
   std::int64_t planned_peak_bytes = 0, allocated_bytes = 0, counted_bytes = 0;  ///< of the fullest rank

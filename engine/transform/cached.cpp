@@ -149,6 +149,8 @@ Graph cached(Graph newest, const Graph& whole) {
   CHECK(std::ranges::equal(newest.nodes, whole.nodes, alike), "one file gives the same nodes at any length");
   expect_independent(whole);
   Caching(newest, whole).run();
+  for (const ValueId input : newest.inputs)
+    if (newest.value(input).name == "tokens") newest.value(input).name = kNewest;
   if (newest.value(newest.logits).shape().rows() > 1) narrow_logits(newest);
   prune(newest, {newest.logits});
   return newest;

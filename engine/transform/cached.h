@@ -7,12 +7,16 @@
 
 namespace trainer {
 
+/// The input of the new tokens.
+inline constexpr const char* kNewest = "newest";
+
 /// `newest` is read for the new tokens, `whole`, of the same file, for as many as the states are to have room for; what
 /// follows from the length of a sequence (scaled rotary positions, windows) follows from that of the whole.
 ///
 /// Causal attention becomes attention_cached, learned positions begin at Graph::position. Of several tokens one is
-/// asked for logits: the input "last", i32 [1], says which, and Graph::logits is of it alone. Throws JobError, at the
-/// node's place in its file, where positions meet in anything but causal attention. REQUIRES: one sample.
+/// asked for logits: the input "last", i32 [1], says which, and Graph::logits is of it alone. The input of tokens is
+/// called kNewest, so that it has a field of its own beside those of a step. Throws JobError, at the node's place in
+/// its file, where positions meet in anything but causal attention. REQUIRES: one sample.
 Graph cached(Graph newest, const Graph& whole);
 
 }  // namespace trainer

@@ -38,7 +38,7 @@ std::vector<nlohmann::json> json_lines(const std::string& path) {
 void run(Monitor& monitor, std::int64_t first, std::int64_t last) {
   for (std::int64_t step = first; step <= last; ++step) {
     monitor.step(step_record(step, 5.0 - static_cast<double>(step)));
-    if (step % 2 == 1) monitor.evaluation({step + 1, 4.5, std::nullopt});
+    if (step % 2 == 1) monitor.evaluation({step + 1, 4.5, std::nullopt, std::nullopt});
   }
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("a line of log.jsonl has the keys of a step, and folders are made") {
   const std::string path = folder.path("a/b/log.jsonl");
   const auto monitor = jsonl_monitor(path);
   monitor->step(step_record(0, 5.545177459716797));
-  monitor->evaluation({1, 4.25, 0.125});
+  monitor->evaluation({1, 4.25, 0.125, 0.75});
   const auto lines = json_lines(path);  // the monitor still lives: lines are there at once
   REQUIRE(lines.size() == 2);
   CHECK(lines[0] == nlohmann::json{{"step", 0},
@@ -70,7 +70,7 @@ TEST_CASE("a line of log.jsonl has the keys of a step, and folders are made") {
                                    {"samples", 0},
                                    {"epoch", 0},
                                    {"memory_bytes", 0}});
-  CHECK(lines[1] == nlohmann::json{{"step", 1}, {"val_loss", 4.25}, {"val_accuracy", 0.125}});
+  CHECK(lines[1] == nlohmann::json{{"step", 1}, {"val_loss", 4.25}, {"val_accuracy", 0.125}, {"exact_match", 0.75}});
 }
 
 TEST_CASE("a line of log.jsonl has the loss scale of its step, if there is one, and says that an update was left out") {
@@ -110,7 +110,7 @@ TEST_CASE("a resumed run that begins with an evaluation replaces it") {
   const std::string path = folder.path("log.jsonl");
   run(*jsonl_monitor(path), 0, 7);
   const auto monitor = jsonl_monitor(path);
-  monitor->evaluation({4, 9.0, std::nullopt});
+  monitor->evaluation({4, 9.0, std::nullopt, std::nullopt});
   run(*monitor, 4, 5);
   CHECK(steps_of(path, "val_loss") == std::vector<std::int64_t>{2, 4, 6});
   CHECK(steps_of(path, "loss") == std::vector<std::int64_t>{0, 1, 2, 3, 4, 5});
@@ -326,7 +326,7 @@ TEST_CASE("an event file holds the scalars of steps and evaluations after a star
   {
     const auto monitor = tensorboard_monitor(path);
     monitor->step(step_record(300, 2.5));
-    monitor->evaluation({301, 2.25, 0.5});
+    monitor->evaluation({301, 2.25, 0.5, 0.25});
   }
   const std::vector<Event> events = events_in(path);
   REQUIRE(events.size() == 4);
@@ -336,7 +336,8 @@ TEST_CASE("an event file holds the scalars of steps and evaluations after a star
   CHECK(events[2].step == 300);
   CHECK(events[2].scalars ==
         std::map<std::string, float>{{"loss", 2.5F}, {"lr", 1e-3F}, {"grad_norm", 0.5F}, {"tokens_per_s", 62208.36F}});
-  CHECK(events[3].scalars == std::map<std::string, float>{{"val_loss", 2.25F}, {"val_accuracy", 0.5F}});
+  CHECK(events[3].scalars ==
+        std::map<std::string, float>{{"val_loss", 2.25F}, {"val_accuracy", 0.5F}, {"exact_match", 0.25F}});
 }
 
 TEST_CASE("a trace is a JSON array of events, whoever writes them") {

@@ -21,7 +21,7 @@ const std::map<std::string, Known> kKnown{
     {"logits", {Field::Kind::batch, DType::f32}},      {"lr", {Field::Kind::scalar, DType::f32}},
     {"step", {Field::Kind::scalar, DType::i32}},       {"metrics", {Field::Kind::result, DType::f32}},
     {"evaluation", {Field::Kind::result, DType::f64}}, {"position", {Field::Kind::scalar, DType::i32}},
-    {"last", {Field::Kind::batch, DType::i32}},
+    {"last", {Field::Kind::batch, DType::i32}},        {"newest", {Field::Kind::batch, DType::i32}},
 };
 
 // The first operand that reads a region of the inputs with that name.
@@ -90,7 +90,7 @@ TEST_CASE("a field says whose it is and what its parts are, and a step copies ea
         for (std::size_t i = 0; i < copied.size(); ++i) {
           const Field& field = role.fields[i];
           if (copied[i] > 0)
-            CHECK(copied[i] == (newest && field.name == "tokens" ? size_of(DType::i32)
+            CHECK(copied[i] == (newest && field.name == "newest" ? size_of(DType::i32)
                                 : makes_step(program.kind)       ? field.bytes
                                                                  : field.part_bytes(compiled.plan.mesh)));
         }

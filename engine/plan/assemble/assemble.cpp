@@ -221,6 +221,9 @@ class Assembly {
 
   Role run() {
     emit_.make_units(common_.units[static_cast<std::size_t>(stage_)]);
+    // Before the step, which renews the packed weights that these read.
+    if (options_.prompt != nullptr) sample(ProgramKind::prompt, *common_.prompt);
+    if (options_.sample != nullptr) sample(ProgramKind::sample, *common_.sample);
     if (options_.train != nullptr) {
       role_.scalars = emit_.persistent("scalars", Category::optimizer, kScalars.bytes());
       role_.applied = emit_.persistent("applied", Category::optimizer, size_of(DType::i32));
@@ -231,8 +234,6 @@ class Assembly {
     }
     const std::size_t packed = emit_.num_packed();
     if (options_.evaluate != nullptr) evaluate();
-    if (options_.prompt != nullptr) sample(ProgramKind::prompt, *common_.prompt);
-    if (options_.sample != nullptr) sample(ProgramKind::sample, *common_.sample);
     CHECK(options_.train == nullptr || packed == emit_.num_packed(),
           "a program reads a packed weight that the step does not renew");
     if (options_.train != nullptr && options_.data->averages()) {
