@@ -1,6 +1,8 @@
 // Packed equals unpacked: documents that share rows train a GPT-2 and a Llama as the same documents in rows of their
 // own do, on one rank and under strategies that cut heads, samples, layers and the sequence. Lengths go from one token
-// to a whole row; documents cross the border of a sequence that is cut in two.
+// to a whole row; documents cross the border of a sequence that is cut in two. And however a batch is split over
+// micro-batches, ranks and packed rows, its gradient is the mean over its targets, of which every part has another
+// number, some none.
 //
 // Bounds in f32, as of equivalence_test.cpp: packing changes the order of sums over up to n = 128 targets, and the
 // blocks in which a document is worked on. With u the unit roundoff and γ = 8 √n u: gradients to γ of their norm,
@@ -38,13 +40,13 @@ class Samples {
     for (auto* field : {&tokens_, &targets_, &documents_})
       field->resize(static_cast<std::size_t>(rows_ * kSeq), field == &tokens_ ? 0 : field == &targets_ ? -100 : -1);
   }
-  /// A document at place `at` of the last row. Its last token has no target.
-  void add(const std::vector<std::int32_t>& ids, std::int64_t at, std::int32_t number) {
+  /// A document at place `at` of the last row. Its last token has no target, nor have the first `prompt` ones.
+  void add(const std::vector<std::int32_t>& ids, std::int64_t at, std::int32_t number, std::size_t prompt = 0) {
     const std::size_t first = static_cast<std::size_t>((rows_ - 1) * kSeq + at);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       tokens_[first + i] = ids[i];
       documents_[first + i] = number;
-      if (i > 0) targets_[first + i - 1] = ids[i];
+      if (i > prompt) targets_[first + i - 1] = ids[i];
     }
   }
   void write(const std::string& path, bool with_documents) const {
@@ -184,6 +186,79 @@ TEST_CASE("packed documents give every gradient that they give in rows of their 
     // What is compared is far from nothing, and documents matter.
     const Trained joined = jobs.train(model, true, both(sgd, {"data.fields={tokens: tokens, targets: targets}"}));
     CHECK(largest_difference(weights_of(joined.report.checkpoint), of_want) > 1e3 * bound);
+  }
+}
+
+TEST_CASE(
+    "any split of a batch over micro-batches, ranks and packed rows gives the gradient of the mean over targets") {
+  const Overrides sgd{"train.steps=1", "train.optimizer={name: sgd, lr: 1.0, momentum: 0.0, weight_decay: 0.0}"};
+  Jobs jobs;
+  // The first step's documents; of every second one a prompt of two thirds is not trained.
+  Samples packed, alone, halves[2];
+  std::mt19937 random(6);
+  std::int64_t written = 0;
+  for (const std::vector<std::int64_t>& row : kLengths[0]) {
+    packed.add_row();
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < row.size(); ++i, ++written) {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(row[i]));
+      for (std::int32_t& id : ids) id = static_cast<std::int32_t>(random() % 32);
+      const std::size_t prompt = written % 2 == 0 ? ids.size() * 2 / 3 : 0;
+      packed.add(ids, at, static_cast<std::int32_t>(i), prompt);
+      for (Samples* samples : {&alone, &halves[written < kDocuments / 2 ? 0 : 1]}) {
+        samples->add_row();
+        samples->add(ids, 0, 0, prompt);
+      }
+      at += row[i];
+    }
+  }
+  REQUIRE(written == kDocuments);
+  packed.write(jobs.path("split_packed.safetensors"), true);
+  alone.write(jobs.path("split_alone.safetensors"), false);
+  for (const int half : {0, 1}) halves[half].write(jobs.path("half" + std::to_string(half) + ".safetensors"), false);
+  const auto data = [&](const std::string& name) {
+    return both(sgd, {"data.train=" + jobs.path(name + ".safetensors")});
+  };
+  for (const char* model : {"gpt", "llama"}) {
+    CAPTURE(model);
+    const Trained want = jobs.train(model, false, both(data("split_alone"), {"train.batch.micro=12"}));
+    const Tensors of_want = weights_of(want.report.checkpoint);
+    double largest = 0;  // of a weight, whose rounding is in the difference
+    for (const auto& [name, values] : of_want)
+      for (const float x : values) largest = std::fmax(largest, std::fabs(x));
+    const double bound = kGamma * want.grad_norm[0] + 2 * kRoundoffF32 * largest;
+    const auto check = [&](bool is_packed, int ranks, int micro, const std::string& strategy) {
+      CAPTURE(is_packed);
+      CAPTURE(ranks);
+      CAPTURE(micro);
+      CAPTURE(strategy);
+      const Overrides split{"train.batch.micro=" + std::to_string(micro), "strategy=" + strategy,
+                            "cluster.devices_per_node=" + std::to_string(ranks)};
+      const Trained got = jobs.train(model, is_packed, both(data(is_packed ? "split_packed" : "split_alone"), split));
+      CHECK(relative(got.loss[0], want.loss[0]) < kGamma);
+      CHECK(relative(got.grad_norm[0], want.grad_norm[0]) < kGamma);
+      CHECK(largest_difference(weights_of(got.report.checkpoint), of_want) < bound);
+    };
+    for (const int ranks : {1, 2, 3, 4})
+      for (const int micro : {1, 2, 3, 4, 6})
+        if (kDocuments % (ranks * micro) == 0) check(false, ranks, micro, "ddp");
+    for (const int ranks : {1, 2, 4})
+      for (const int micro : {1, 2, 4})
+        if (kRows % (ranks * micro) == 0) check(true, ranks, micro, "ddp");
+    for (const char* strategy : {"zero2", "fsdp", "{pipeline: {degree: 2, schedule: 1f1b}}"}) {
+      check(false, 2, 3, strategy);
+      check(true, 2, 1, strategy);
+    }
+    // The mean of the means of two halves is another gradient.
+    Tensors mean;
+    for (const int half : {0, 1}) {
+      const Trained one = jobs.train(model, false, both(data("half" + std::to_string(half)), {"train.batch.global=6"}));
+      for (const auto& [name, values] : weights_of(one.report.checkpoint)) {
+        mean[name].resize(values.size());
+        for (std::size_t i = 0; i < values.size(); ++i) mean[name][i] += values[i] / 2;
+      }
+    }
+    CHECK(largest_difference(mean, of_want) > 1e3 * bound);
   }
 }
 
