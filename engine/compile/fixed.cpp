@@ -175,7 +175,26 @@ class Compilation {
   // A forward graph, its values laid over the mesh.
   Graph read(const BatchShape& batch, BuildOptions::Mode mode, Graphs& graphs) const {
     const BuildOptions options = options_for(batch, mode);
-    return laid(read_graph(tree_, job_.model.with, options), options, graphs);
+    Graph graph = read_graph(tree_, job_.model.with, options);
+    if (job_.data.is_labelled() && mode != BuildOptions::Mode::score) check_labelled(graph);
+    return laid(std::move(graph), options, graphs);
+  }
+
+  // A label is of a whole text, and the graph must know what of a row is padding.
+  void check_labelled(const Graph& graph) const {
+    bool padded = false;
+    for (const ValueId id : graph.inputs) {
+      const Value& input = graph.value(id);
+      padded = padded || input.name == "lengths" || input.name == "documents";
+      if (input.name == "targets" && input.shape().rank() != 1)
+        fail(loaded_, "data.format",
+             "a row has one label, and the model has targets " + input.shape().str() +
+                 "; it needs a head for whole texts: a ...ForSequenceClassification folder, or `head: classes` or "
+                 "`head: number` in model.with");
+    }
+    if (!padded)
+      fail(loaded_, "data.format",
+           "texts differ in length, and the graph reads neither `lengths` nor `documents`, which say what is padding");
   }
 
   // Graphs of the newest token and of a block of a prompt, in a sequence of the job's length. Every rank has a text of

@@ -22,6 +22,8 @@ std::map<std::string, Shape> field_shapes(const DataJob& data) {
       if (data.packing == Packing::documents) shapes["documents"] = {data.seq_len};
       return shapes;
     }
+    case DataFormat::labelled:
+      return {{"tokens", {data.seq_len}}, {"targets", {}}, {"lengths", {}}, {"documents", {data.seq_len}}};
     case DataFormat::table:
       return {{"features", {}}, {"targets", {}}};
     case DataFormat::idx:
@@ -57,6 +59,7 @@ BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mod
   options.seed = job.seed;
   options.mode = mode;
   options.field_shapes = field_shapes(job.data);
+  if (job.data.is_labelled()) options.offered = {"lengths", "documents"};
   if (job.data.format == DataFormat::tensors) {
     options.seq = job.data.seq_len;
     options.any_fields = job.data.fields.empty();

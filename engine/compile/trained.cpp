@@ -36,6 +36,14 @@ Lora lora_of(const AdapterJob& job) {
           .magnitude = job.magnitude};
 }
 
+std::vector<std::string> parameters_of_head(const Graph& graph) {
+  std::vector<std::string> names;
+  if (const NodeId head = head_of(graph); head != kNone)
+    for (const ValueId input : graph.nodes[static_cast<std::size_t>(head)].inputs)
+      if (const Value& value = graph.value(input); value.kind == ValueKind::parameter) names.push_back(value.name);
+  return names;
+}
+
 /// The globs without those that a mistake is about.
 std::vector<std::string> without(const std::vector<std::string>& globs, const std::vector<SelectionMistake>& mistakes) {
   std::vector<std::string> left;
@@ -50,7 +58,12 @@ std::vector<std::string> without(const std::vector<std::string>& globs, const st
 }  // namespace
 
 std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, Mode mode) {
-  const std::vector<SelectionMistake> mistakes = set_trainable(graph, trainable_of(loaded.job.trainable));
+  Trainable trainable = trainable_of(loaded.job.trainable);
+  // A head for whole texts is often new: an adapter beside one that stays as it was drawn would learn little.
+  if (trainable.mode == Trainable::Mode::adapter && loaded.job.data.is_labelled())
+    if (std::vector<std::string> head = parameters_of_head(graph); !head.empty())
+      trainable = {Trainable::Mode::globs, std::move(head)};
+  const std::vector<SelectionMistake> mistakes = set_trainable(graph, trainable);
   return mode == Mode::train ? located(loaded, "trainable", mistakes) : std::vector<Diagnostic>();
 }
 

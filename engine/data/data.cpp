@@ -10,6 +10,7 @@
 #include "engine/core/file.h"
 #include "engine/data/files.h"
 #include "engine/data/idx.h"
+#include "engine/data/labelled.h"
 #include "engine/data/row_format.h"
 #include "engine/data/row_store.h"
 #include "engine/data/table.h"
@@ -252,7 +253,7 @@ Data open_tensors(const DataJob& job, const GraphInputs& inputs) {
 
 std::shared_ptr<const RowFormat> open_row_format(const DataJob& job) {
   try {
-    return row_format(job);
+    return job.is_labelled() ? labelled_format(job) : row_format(job);
   } catch (const DataError& error) {
     const bool of_template = !job.chat_template.empty() && std::string(error.what()).starts_with(job.chat_template);
     throw BadData(of_template ? kTemplate : kTokenizer, error.what());
@@ -315,6 +316,45 @@ Data open_rows_of(const DataJob& job, const GraphInputs& inputs, const Tokenizin
   return data;
 }
 
+// Texts with a label each. Their places in rows follow from what the graph reads.
+Data open_labelled(const DataJob& job, const GraphInputs& inputs, const Tokenizing& tokenizing) {
+  const std::shared_ptr<const RowFormat> format = open_row_format(job);
+  Data data;
+  data.tokenizer = format->tokenizer();
+  check_vocabulary(job, *data.tokenizer, inputs.id_limit);
+  const LabelledSamples::Options options{
+      .seq_len = job.seq_len,
+      .too_long = job.too_long,
+      .at_end = std::ranges::find(inputs.fields, "documents", &SampleField::name) != inputs.fields.end(),
+      .target_dtype = inputs.target_dtype,
+      .classes = inputs.classes,
+      .pad = padding_of(job)};
+  const auto open = [&](const DataFiles& files, double from, double to) -> std::shared_ptr<const Dataset> {
+    const std::vector<std::string> paths = expand_paths(files.paths);
+    const auto rows = encoded_rows(paths, *format, tokenizing);
+    const std::int64_t first = training_part(rows->num_rows(), 1 - from), end = training_part(rows->num_rows(), 1 - to);
+    auto samples = std::make_shared<LabelledSamples>(rows, first, end - first, options);
+    if (samples->bad_row() >= 0) throw DataError(place_of_row(paths, samples->bad_row()) + ": " + samples->mistake());
+    return samples;
+  };
+  const double kept = 1 - val_fraction(job);
+  std::vector<std::shared_ptr<const Dataset>> train, val;
+  const std::vector<DataFiles> parts = training_files(job);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    train.push_back(at(train_key(job, i), parts[i], [&](const DataFiles& files) { return open(files, 0, kept); }));
+    if (kept < 1)
+      val.push_back(at(train_key(job, i), parts[i], [&](const DataFiles& files) { return open(files, kept, 1); }));
+    if (parts.size() > 1 && train.back()->num_samples() == 0)
+      throw BadData(train_key(job, i), first_name(parts[i]) + ": this part of the mix has no sample");
+    data.parts.push_back({train.back()->num_samples(), job.mix.empty() ? 1 : job.mix[i].weight});
+  }
+  if (val_files(job))
+    val.push_back(at(kVal, *val_files(job), [&](const DataFiles& files) { return open(files, 0, 1); }));
+  data.train = joined(std::move(train));
+  if (!val.empty()) data.val = joined(std::move(val));
+  return data;
+}
+
 // All rows as ids, for the cache.
 void encode_rows(const DataJob& job, std::int64_t id_limit, const Tokenizing& tokenizing) {
   const std::shared_ptr<const RowFormat> format = open_row_format(job);
@@ -343,6 +383,8 @@ Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check 
     case DataFormat::chat:
     case DataFormat::completion:
       return open_rows_of(job, inputs, tokenizing);
+    case DataFormat::labelled:
+      return open_labelled(job, inputs, tokenizing);
   }
   UNREACHABLE("a format is one of those listed");
 }

@@ -19,9 +19,10 @@ namespace trainer::data {
 
 /// What a graph says of the inputs that the data feeds.
 struct GraphInputs {
-  DType target_dtype = DType::i32;    ///< of a table's targets: i32 are class ids, f32 values
+  DType target_dtype = DType::i32;    ///< of a table's targets, and labels: i32 are class ids, f32 values
   std::int64_t id_limit = 0;          ///< ids must be below it: the vocabulary's rows, or the classes; 0 if unknown
-  std::vector<SampleField> fields{};  ///< of `tensors`: all that it reads of a sample
+  std::vector<SampleField> fields{};  ///< of `tensors` and `labelled`: all that it reads of a sample
+  std::int64_t classes = 0;           ///< of `labelled`; 0 if unknown
 };
 
 struct Data {

@@ -91,6 +91,7 @@ std::string advice_for(DataFormat format) {
     case DataFormat::documents:
     case DataFormat::chat:
     case DataFormat::completion:
+    case DataFormat::labelled:
       return "rows are read from JSONL and Parquet";
   }
   return "";

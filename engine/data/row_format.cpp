@@ -308,7 +308,7 @@ std::vector<std::int32_t> ends_of_text(const DataJob& job) {
 }
 
 std::shared_ptr<const RowFormat> row_format(const DataJob& job) {
-  CHECK(job.is_rows(), "the format has rows");
+  CHECK(job.is_rows() && !job.is_labelled(), "the format has rows of text");
   if (job.format == DataFormat::chat) return std::make_shared<Chats>(job);
   if (job.format == DataFormat::completion) return std::make_shared<Completions>(job);
   return std::make_shared<Documents>(job);

@@ -53,7 +53,8 @@ std::vector<Placed> place_all(const Source& source) {
   std::vector<Placed> placed;
   for (const TensorInfo& info : source.tensors()) {
     Placed one{&info, info.name, false, info.shape};
-    if (!plain && !names.prefixes.empty()) one.name = names.prefixes.front() + info.name;
+    const bool stays = std::ranges::find(names.renamed, std::pair(info.name, info.name)) != names.renamed.end();
+    if (!plain && !stays && !names.prefixes.empty()) one.name = names.prefixes.front() + info.name;
     one.transposed = info.shape.rank() == 2 && std::ranges::any_of(names.transposed, [&](const std::string& glob) {
                        return name_matches(glob, info.name);
                      });

@@ -310,13 +310,17 @@ const ValueRow kValues[] = {
     {"data.format",
      "json jsonl parquet arrow hf huggingface webdataset tfrecord npy images",
      {"",
-      "rows of JSONL and Parquet are documents, chat or completion; text, tokens, table, idx and tensors are files as "
+      "rows of JSONL and Parquet are documents, chat, completion or labelled; text, tokens, table, idx and tensors are "
+      "files as "
       "they are"}},
     {"data.format",
      "sharegpt messages conversation conversations chat_template instruct instruction sft",
      {"chat", ""}},
     {"data.format", "alpaca", {"chat", "with fields: {instruction: instruction, input: input, output: output}"}},
     {"data.format", "prompt_completion prompts completions input_output", {"completion", ""}},
+    {"data.format",
+     "classification sequence_classification text_classification label labels labeled seq_cls",
+     {"labelled", ""}},
     {"data.format", "pretrain pretraining document", {"documents", ""}},
     {"data.format", "dpo preference preferences kto orpo", {"", kNotThere}},
     {"data.tokenizer", "byte utf8 utf-8 ascii", {"bytes", ""}},

@@ -157,7 +157,7 @@ Form field_names(std::initializer_list<std::string_view> names) {
 
 /// Of the formats whose files hold rows.
 Fields rows() {
-  const Words formats{"documents", "chat", "completion"};
+  const Words formats{"documents", "chat", "completion", "labelled"};
   const std::string_view fields = "Members of a row by what they are, where they have other names.";
   const std::string_view tokenizer =
       "auto: the tokenizer.json of the model folder, which is the default of a job with model.from. A path: a "
@@ -183,11 +183,17 @@ Fields rows() {
                "{}")
           .when("format", {"chat"}),
       optional("fields", fields, {field_names({"prompt", "completion"})}, "{}").when("format", {"completion"}),
+      optional("fields", fields, {field_names({"text", "label"})}, "{}").when("format", {"labelled"}),
       optional("roles", "Roles by the words that the rows have for them, as {human: user, gpt: assistant}.",
                {map({text()})}, "{}")
           .when("format", {"chat"}),
       optional("tokenizer", tokenizer, {word({"auto", "bytes"}), path(".json")}, "bytes")
           .when("format", {"documents", "completion"}),
+      optional("tokenizer",
+               "auto: the tokenizer.json of the model folder, which is the default of a job with model.from. A path: a "
+               "tokenizer.json, or a folder with one. bytes: ids 0 to 255.",
+               {word({"auto", "bytes"}), path(".json")}, "bytes")
+          .when("format", {"labelled"}),
       optional("tokenizer", "auto: that of the model folder. A path: a tokenizer.json, or a folder with one.",
                {word({"auto"}), path(".json")}, "auto")
           .when("format", {"chat"}),
@@ -203,13 +209,17 @@ Fields rows() {
           "none: a row a sample, and padding. documents: as many rows as fit, each with attention and positions of "
           "its own.",
           {word(words<Packing>())}, "none")
-          .when("format", formats),
+          .when("format", {"documents", "chat", "completion"}),
       optional(
           "too_long",
           "Of a row that is longer than a sample: error; drop leaves it out; truncate keeps its first tokens; split "
           "makes several of it.",
           {word(words<TooLong>())}, "error")
-          .when("format", formats),
+          .when("format", {"documents", "chat", "completion"}),
+      optional("too_long",
+               "Of a text that is longer than a sample: error; drop leaves it out; truncate keeps its first tokens.",
+               {word({"error", "drop", "truncate"})}, "error")
+          .when("format", {"labelled"}),
   };
 }
 
@@ -222,7 +232,7 @@ Fields data() {
       "text: files as they are. tokens: token ids as a flat file, an .npy array or an llm.c file. table: CSV. idx: "
       "MNIST's files. tensors: safetensors files, of whose tensors each is a field of all samples. documents: rows of "
       "text, each ended by the end-of-text token. chat: rows of messages. completion: rows of a prompt and what "
-      "follows.";
+      "follows. labelled: rows of a text and a label, a class or a number.";
   const std::string_view target =
       "The column to predict: its name in the header, or its number; negative numbers count from the last.";
   Fields fields{
@@ -243,7 +253,7 @@ Fields data() {
                {word(with_auto(words<TokenType>()))}, "auto")
           .when("format", {"tokens"}),
       optional("seq_len", "Tokens of one sample; of tensors, what a graph means by seq.", {integer(1, kMostSeq)}, "256")
-          .when("format", {"text", "tokens", "tensors", "documents", "chat", "completion"}),
+          .when("format", {"text", "tokens", "tensors", "documents", "chat", "completion", "labelled"}),
       optional(
           "fields",
           "Names of tensors by the inputs of the graph that they are; without it all that the graph needs, under its "
@@ -583,7 +593,7 @@ Fields job() {
                {null(), section(adapter(), "kind")}, "null"),
       extra("trainable",
             "Parameters of the model that are trained: all, none beside the adapter, or globs over their names. "
-            "Default: adapter where there is one, else all.",
+            "Default: adapter where there is one (of labelled rows with the head), else all.",
             {word({"all", "adapter"}), list(text(), 1)}),
       required("data", "What it is trained on.", {section(data())}),
       required("train", "How it is trained.", {section(train())}),

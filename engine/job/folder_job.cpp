@@ -43,6 +43,12 @@ std::string data_of(const ModelFolder& folder, const std::string& format) {
         "  token_type: u32\n"
         "  seq_len: {}\n",
         seq_len);
+  if (format == "labelled")
+    return fmt::format(
+        "  format: labelled               # rows {{\"text\": …, \"label\": …}} of JSONL or Parquet\n"
+        "  train: train.jsonl             # what to train on: nothing in the folder says that\n"
+        "  seq_len: {}\n",
+        seq_len);
   if (format == "tensors")
     return std::string(
                "  format: tensors                # safetensors files: a tensor for each input, its dim 0 the samples\n"
@@ -53,6 +59,14 @@ std::string data_of(const ModelFolder& folder, const std::string& format) {
       "  train: train.txt               # what to train on: nothing in the folder says that\n"
       "  seq_len: {}\n",
       seq_len);
+}
+
+/// What the model of the folder is trained on.
+std::string format_of(const ModelFolder& folder) {
+  if (folder.tensors) return "tensors";
+  const auto head = folder.with.find("head");
+  const std::string* word = head == folder.with.end() ? nullptr : head->second.word();
+  return word != nullptr && *word != "words" ? "labelled" : "text";
 }
 
 /// In double quotes, as YAML and JSON write it.
@@ -89,8 +103,7 @@ std::string job_of_folder(const std::string& path, const std::vector<std::string
       "  lr_schedule: {{name: cosine, warmup_steps: 50}}\n"
       "precision: {{compute: {2}}}\n"
       "strategy: auto\n",
-      quoted(path), data_of(folder, overridden(overrides, "data.format", folder.tensors ? "tensors" : "text")),
-      bf16 ? "bf16" : "f32");
+      quoted(path), data_of(folder, overridden(overrides, "data.format", format_of(folder))), bf16 ? "bf16" : "f32");
 }
 
 std::string job_of_peft_folder(const std::string& path, const std::string& base,

@@ -56,7 +56,7 @@ struct AdapterJob {
       from{};  ///< a checkpoint of an adapter, a folder of PEFT or a .safetensors file, to start from
 };
 
-enum class DataFormat : std::uint8_t { text, tokens, table, idx, tensors, documents, chat, completion };
+enum class DataFormat : std::uint8_t { text, tokens, table, idx, tensors, documents, chat, completion, labelled };
 enum class Tokenizer : std::uint8_t { bytes, chars, file };
 enum class TokenType : std::uint8_t { u16, u32 };
 enum class Normalize : std::uint8_t { none, standard };
@@ -105,10 +105,15 @@ struct DataJob {
 
   /// Whether the files hold rows, each a text of its own.
   bool is_rows() const {
-    return format == DataFormat::documents || format == DataFormat::chat || format == DataFormat::completion;
+    return format == DataFormat::documents || format == DataFormat::chat || format == DataFormat::completion ||
+           format == DataFormat::labelled;
   }
   /// Whether samples are seq_len tokens, and the targets the tokens that follow them.
-  bool is_text() const { return format == DataFormat::text || format == DataFormat::tokens || is_rows(); }
+  bool is_text() const {
+    return format == DataFormat::text || format == DataFormat::tokens || (is_rows() && !is_labelled());
+  }
+  /// Whether a sample is a text with one target for all of it.
+  bool is_labelled() const { return format == DataFormat::labelled; }
   bool has_val() const { return !std::holds_alternative<std::monostate>(val); }
 };
 

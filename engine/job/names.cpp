@@ -6,8 +6,9 @@ namespace trainer {
 ValueNames<AdapterKind> names_of(AdapterKind) { return {{AdapterKind::lora, "lora"}}; }
 ValueNames<DataFormat> names_of(DataFormat) {
   using enum DataFormat;
-  return {{text, "text"},       {tokens, "tokens"},       {table, "table"}, {idx, "idx"},
-          {tensors, "tensors"}, {documents, "documents"}, {chat, "chat"},   {completion, "completion"}};
+  return {{text, "text"}, {tokens, "tokens"},         {table, "table"},
+          {idx, "idx"},   {tensors, "tensors"},       {documents, "documents"},
+          {chat, "chat"}, {completion, "completion"}, {labelled, "labelled"}};
 }
 ValueNames<Tokenizer> names_of(Tokenizer) { return {{Tokenizer::bytes, "bytes"}, {Tokenizer::chars, "chars"}}; }
 ValueNames<TokenType> names_of(TokenType) { return {{TokenType::u16, "u16"}, {TokenType::u32, "u32"}}; }

@@ -370,7 +370,7 @@ class Rules {
 
   void training_rows() {
     const std::string_view format = text("data.format");
-    if (format != "documents" && format != "chat" && format != "completion") return;
+    if (format != "documents" && format != "chat" && format != "completion" && format != "labelled") return;
     const bool train = checked_.find("data.train") != nullptr, mix = checked_.sections.contains("data.mix[0]");
     if (!train && !mix && !checked_.doubtful.contains("data"))
       add("data.train", "missing", "a path, a glob or a list of them; or `mix`: parts with weights");

@@ -8,7 +8,6 @@
 #include "engine/core/error.h"
 #include "engine/core/narrow.h"
 #include "engine/core/random.h"
-#include "engine/transform/cached.h"
 
 namespace trainer {
 namespace {
@@ -49,7 +48,7 @@ Generator::Generator(Executor& executor) : executor_(executor) {
   const Role& role = executor.role();
   prompt_program_ = role.program_index(ProgramKind::prompt);
   sample_program_ = role.program_index(ProgramKind::sample);
-  const std::int32_t tokens = role.field_index(kNewest), logits = role.field_index("logits");
+  const std::int32_t tokens = role.field_index("newest"), logits = role.field_index("logits");
   if (tokens < 0 || role.fields[static_cast<std::size_t>(tokens)].spec.dtype() != DType::i32)
     throw DataError("sampling needs a model that reads tokens");
   room_ = room_of(role);

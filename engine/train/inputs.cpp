@@ -64,6 +64,10 @@ data::GraphInputs graph_inputs(const Job& job, const CompiledJob& compiled) {
   // A token is an input and a target.
   if (job.data.is_text() && compiled.vocabulary)
     inputs.id_limit = std::min(*compiled.vocabulary, compiled.classes.value_or(*compiled.vocabulary));
+  if (job.data.is_labelled()) {
+    inputs.id_limit = compiled.vocabulary.value_or(0);
+    inputs.classes = compiled.classes.value_or(0);
+  }
   for (const Role& role : compiled.plan.roles)
     for (const Field& field : role.fields) {
       const bool known = std::ranges::find(inputs.fields, field.name, &data::SampleField::name) != inputs.fields.end();

@@ -37,6 +37,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, con
     case DataFormat::table:
     case DataFormat::idx:
     case DataFormat::tensors:
+    case DataFormat::labelled:
       break;
   }
   throw DataError("sampling needs a job whose data is text or tokens; this one has `format: " +

@@ -196,7 +196,7 @@ void read_inputs(Reading& reading, const yaml::Node& file) {
     return false;
   };
   for (const auto& [name, shape] : reading.options.field_shapes)
-    if (!reads(name))
+    if (!reads(name) && std::ranges::find(reading.options.offered, name) == reading.options.offered.end())
       reading.mistakes
           .add(*inputs, "inputs", "the data gives the field \"" + name + "\", which the graph does not read")
           .suggestion = nearest(name, keys_of(*inputs));

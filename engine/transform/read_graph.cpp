@@ -377,6 +377,8 @@ class GraphReader {
       tokens = tokens || name == "tokens";
       if (name != "tokens" && name != "targets")
         throw JobError({file_.at("inputs." + name, "scoring needs a model of tokens alone")});
+      if (name == "targets" && graph_.value(input).shape().rank() != 2)
+        throw JobError({file_.at("inputs." + name, "scoring needs a model of words: this head is for whole texts")});
     }
     if (!tokens) throw JobError({file_.at("inputs", "scoring needs a model that reads tokens")});
     for (const Node& node : graph_.nodes)

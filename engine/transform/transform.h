@@ -24,6 +24,7 @@ struct BuildOptions {
   /// Shape of one sample of each field of the data ("tokens": [seq]). One without dims is a scalar, or not known before
   /// the data is read: then the graph's shape is taken.
   std::map<std::string, Shape> field_shapes;
+  std::vector<std::string> offered{};  ///< of these fields, those that the graph need not read
   DType compute = DType::f32;
   std::vector<std::string>
       excluded{};           ///< globs over node paths (engine/core/glob.h): nodes that compute in f32 all the same

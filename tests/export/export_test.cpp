@@ -125,7 +125,8 @@ std::vector<std::string> names_in(const std::string& folder) {
 TEST_CASE("every family comes back bit for bit, its config byte for byte") {
   tests::TemporaryFolder folder;
   std::vector<std::string> all = kFamilies;
-  all.insert(all.end(), {"bert_words", "bert_classes", "vit", "whisper"});
+  all.insert(all.end(),
+             {"bert_words", "bert_classes", "bert_number", "llama_classes", "gpt2_number", "vit", "whisper"});
   for (const std::string& name : all) {
     CAPTURE(name);
     const exporting::Report report = export_model(options_for(golden(name), folder.path(name)));
@@ -542,6 +543,12 @@ TEST_CASE("GGUF of the other families: names, norms that count from 1, windows, 
     options.format = exporting::Format::gguf;
     CHECK(tests::contains(tests::message_of<DataError>([&] { export_model(options); }), "query_pre_attn_scalar"));
     CHECK(!fs::exists(options.out));
+    for (const char* whole_texts : {"llama_classes", "gpt2_number"}) {
+      exporting::Options other = options_for(golden(whole_texts), folder.path("refused.gguf"));
+      other.format = exporting::Format::gguf;
+      CHECK(tests::contains(tests::message_of<DataError>([&] { export_model(other); }),
+                            "a GGUF file has a head of words"));
+    }
     const std::string from = changed(folder, "gemma2", "\"query_pre_attn_scalar\": 12", "\"query_pre_attn_scalar\": 8");
     const tests::ReadGguf file = gguf_of(folder, from, Precision::f32);
     CHECK(key<float>(file, "gemma2.attn_logit_softcapping") == 5.0F);

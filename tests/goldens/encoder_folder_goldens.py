@@ -1,4 +1,4 @@
-"""Goldens of model folders whose models are not decoders of text: tiny random models, as transformers saves them, with what
+"""Goldens of model folders whose models do not write text: tiny random models, as transformers saves them, with what
 transformers computes in f64. Needs torch and transformers 5.23.
 
 Each is a folder folders/<name>/: config.json and model.safetensors as `save_pretrained` writes them; config_v4.json, the
@@ -44,6 +44,48 @@ def bert_classes():
     return model, inputs, lambda i: model(input_ids=i["tokens"], token_type_ids=i["token_types"], attention_mask=there(i), labels=i["targets"])
 
 
+def bert_number():
+    model = T.BertForSequenceClassification(T.BertConfig(**BERT, num_labels=1))
+    inputs = {"tokens": ids(11, 4, 13), "lengths": torch.tensor([2, 13, 7, 1]), "targets": torch.randn(4, generator=draw(12))}
+    there = lambda i: (torch.arange(13)[None, :] < i["lengths"][:, None]).long()
+    return model, inputs, lambda i: model(input_ids=i["tokens"], attention_mask=there(i), labels=i["targets"])
+
+
+PAD = 36
+
+
+def ends_of_rows(seed, lengths, seq):
+    """Texts at the ends of their rows, the padding before them a document of its own: what decoders with a head for whole
+    texts read. No text has the id of padding."""
+    documents = (torch.arange(seq)[None, :] >= seq - torch.tensor(lengths)[:, None]).long()
+    return {"tokens": ids(seed, len(lengths), seq, below=PAD) * documents, "documents": documents}
+
+
+def classified(model):
+    """Runs a decoder as transformers pads: behind the texts. The position that it reads follows from the id of padding."""
+
+    def run(i):
+        tokens = torch.full_like(i["tokens"], PAD)
+        for row, (these, there) in enumerate(zip(i["tokens"], i["documents"])):
+            tokens[row, : there.sum()] = these[there.bool()]
+        return model(input_ids=tokens, attention_mask=(tokens != PAD).long(), labels=i["targets"])
+
+    return run
+
+
+def llama_classes():
+    model = T.LlamaForSequenceClassification(
+        T.LlamaConfig(vocab_size=37, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, num_labels=3,
+                      max_position_embeddings=64, pad_token_id=PAD, attn_implementation="eager"))
+    return model, ends_of_rows(13, [13, 4, 1, 9], 13) | {"targets": torch.tensor([2, 0, 1, 2])}, classified(model)
+
+
+def gpt2_number():
+    model = T.GPT2ForSequenceClassification(
+        T.GPT2Config(vocab_size=37, n_positions=21, n_embd=24, n_layer=2, n_head=4, num_labels=1, pad_token_id=PAD, attn_implementation="eager"))
+    return model, ends_of_rows(14, [3, 13, 8, 1], 13) | {"targets": torch.randn(4, generator=draw(15))}, classified(model)
+
+
 def vit():
     model = T.ViTForImageClassification(
         T.ViTConfig(hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, image_size=15, patch_size=5, num_channels=3,
@@ -63,7 +105,8 @@ def whisper():
     return model, inputs, lambda i: model(input_features=i["features"], decoder_input_ids=i["tokens"], labels=i["targets"])
 
 
-FAMILIES = {"bert_words": bert_words, "bert_classes": bert_classes, "vit": vit, "whisper": whisper}
+FAMILIES = {"bert_words": bert_words, "bert_classes": bert_classes, "bert_number": bert_number, "llama_classes": llama_classes,
+            "gpt2_number": gpt2_number, "vit": vit, "whisper": whisper}
 
 
 def as_v4(config):
@@ -73,6 +116,9 @@ def as_v4(config):
         for key in ["add_cross_attention", "is_decoder", "bos_token_id", "eos_token_id", "tie_word_embeddings"]:
             del old[key]
         old["position_embedding_type"] = "absolute"
+    if old["model_type"] == "llama":
+        old["rope_theta"] = old.pop("rope_parameters")["rope_theta"]
+        old["rope_scaling"] = None
     if old["model_type"] == "whisper":
         del old["tie_word_embeddings"]
         old["num_hidden_layers"] = old["encoder_layers"]
@@ -120,12 +166,16 @@ def make(name):
 
     tensors = {"input/" + key: value.int() if not value.is_floating_point() else value for key, value in inputs.items()}
     tensors["loss"] = out.loss.detach().float().reshape(1)
-    tensors["logits"] = out.logits.detach().float().contiguous()
+    logits = out.logits.squeeze(-1) if name.endswith("number") else out.logits
+    tensors["logits"] = logits.detach().float().contiguous()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             parameter.copy_(gradients.get(key, torch.zeros_like(parameter)).float())
     for key, value in names_in_file(model).items():
         if key not in frozen:
+            if name.startswith("gpt2"):  # as the graph has them: without a prefix, and linears [out, in]
+                key = key.removeprefix("transformer.")
+                value = value.t() if key.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")) else value
             tensors["grad/" + key] = value.contiguous()
     save_file(tensors, os.path.join(folder, "expected.safetensors"))
     print(name, sum(p.numel() for p in model.parameters()), out.loss.item())

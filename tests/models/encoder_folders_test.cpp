@@ -29,7 +29,8 @@ using Tensors = std::map<std::string, Tensor>;
 
 namespace {
 
-const std::vector<std::string> kFamilies{"bert_words", "bert_classes", "vit", "whisper"};
+const std::vector<std::string> kFamilies{"bert_words",  "bert_classes", "bert_number", "llama_classes",
+                                         "gpt2_number", "vit",          "whisper"};
 
 /// The golden's tensors whose names begin with `prefix`, without it.
 Tensors part_of(const Tensors& tensors, const std::string& prefix) {
@@ -105,8 +106,11 @@ namespace {
 /// Writes the golden's inputs as a file of data.
 void write_inputs(const std::string& path, const Tensors& inputs) {
   std::vector<checkpoint::TensorSpec> specs;
-  for (const auto& [name, tensor] : inputs)
-    specs.push_back({name, name == "features" || name == "images" ? DType::f32 : DType::i32, tensor.shape});
+  for (const auto& [name, tensor] : inputs) {
+    const bool numbers =
+        name == "targets" && std::ranges::any_of(tensor.data, [](double value) { return value != std::floor(value); });
+    specs.push_back({name, name == "features" || name == "images" || numbers ? DType::f32 : DType::i32, tensor.shape});
+  }
   checkpoint::SafetensorsWriter writer(path, specs, {});
   for (const checkpoint::TensorSpec& spec : writer.order()) {
     const Tensor& tensor = inputs.at(spec.name);
@@ -139,13 +143,15 @@ Trained one_step(const std::string& name, const Tensors& inputs, std::vector<std
   for (const auto& [input, tensor] : inputs) fields += (fields.empty() ? "" : ", ") + input + ": " + input;
   const std::int64_t rows = inputs.at("targets").shape[0];
   for (const std::string& text : std::vector<std::string>{
-           "data.train=" + folder.path("train.safetensors"), "data.fields={" + fields + "}", "data.shuffle=false",
-           "train.steps=1", "train.batch.global=" + std::to_string(rows), "train.optimizer={name: sgd, lr: 1}",
-           "train.lr_schedule={name: constant}", "train.clip_norm=null", "precision.compute=f32",
-           "checkpoint.format=full", "checkpoint.dir=" + folder.path("run"), "model.with.dropout=0"})
+           "data.format=tensors", "data.train=" + folder.path("train.safetensors"), "data.fields={" + fields + "}",
+           "data.shuffle=false", "train.steps=1", "train.batch.global=" + std::to_string(rows),
+           "train.optimizer={name: sgd, lr: 1}", "train.lr_schedule={name: constant}", "train.clip_norm=null",
+           "precision.compute=f32", "checkpoint.format=full", "checkpoint.dir=" + folder.path("run"),
+           "model.with.dropout=0"})
     overrides.push_back(text);
   if (inputs.contains("tokens")) overrides.push_back("data.seq_len=" + std::to_string(inputs.at("tokens").shape[1]));
   if (name.starts_with("bert")) overrides.push_back("model.with.head_dropout=0");
+  if (name.starts_with("gpt2")) overrides.push_back("model.with.embed_dropout=0");
   const LoadedJob loaded = job_of(golden(name), overrides);
   Trained step;
   Monitors monitors;
@@ -216,6 +222,8 @@ TEST_CASE("random weights of a Whisper have the sinusoids that transformers draw
 
 TEST_CASE("what reads more than tokens, or sees those that it is to predict, cannot be scored") {
   for (const auto& [name, said] : {std::pair("bert_words", "scoring needs a causal model"),
+                                   std::pair("llama_classes", "scoring needs a model of words"),
+                                   std::pair("gpt2_number", "scoring needs a model whose loss is a cross_entropy"),
                                    std::pair("vit", "scoring needs a model of tokens alone"),
                                    std::pair("whisper", "scoring needs a model of tokens alone")}) {
     const LoadedJob loaded = job_of(golden(name));
@@ -278,11 +286,13 @@ const std::vector<BadConfig> kBadConfigs{
      "absolute"},
     {"bert_words", "\"use_cache\": true", "\"rms_norm_eps\": 1e-6", "rms_norm_eps", "does not know"},
     {"bert_classes", "\"problem_type\": \"single_label_classification\"", "\"problem_type\": \"regression\"",
+     "problem_type", "a regression has one label"},
+    {"bert_classes", "\"problem_type\": \"single_label_classification\"",
+     "\"problem_type\": \"multi_label_classification\"", "problem_type", "single_label_classification"},
+    {"llama_classes", "\"problem_type\": \"single_label_classification\"", "\"problem_type\": \"regression\"",
+     "problem_type", "a regression has one label"},
+    {"gpt2_number", "\"problem_type\": \"regression\"", "\"problem_type\": \"multi_label_classification\"",
      "problem_type", "single_label_classification"},
-    {"bert_classes",
-     "\"0\": \"LABEL_0\",\n    \"1\": \"LABEL_1\",\n    \"2\": \"LABEL_2\",\n    \"3\": \"LABEL_3\",\n    \"4\": "
-     "\"LABEL_4\"",
-     "\"0\": \"LABEL_0\"", "id2label", "one label is a regression"},
     {"vit", "\"patch_size\": 5", "\"patch_size\": 4", "image_size", "no multiple"},
     {"vit", "\"image_size\": 15", "\"image_size\": [15, 15]", "image_size", "an integer"},
     {"vit", "ViTForImageClassification", "ViTForMaskedImageModeling", "architectures", "ViTForImageClassification"},
