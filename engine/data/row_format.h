@@ -37,7 +37,8 @@ class RowFormat {
   virtual std::shared_ptr<const Tokenizer> tokenizer() const = 0;
 };
 
-/// REQUIRES: job.is_rows(), and not labelled (labelled.h). Raises DataError and IoError for tokenizers and templates that cannot be used.
+/// REQUIRES: job.is_rows(), and not labelled (labelled.h). Raises DataError and IoError for tokenizers and templates
+/// that cannot be used.
 std::shared_ptr<const RowFormat> row_format(const DataJob& job);
 
 /// The ids that end a text of the job's data, ascending. REQUIRES: job.is_rows(). Raises as row_format does.
