@@ -229,6 +229,8 @@ class Compilation {
     if (graphs.adapter.empty())
       for (const Parameter& parameter : graph.parameters)
         if (parameter.value >= own) graphs.adapter.push_back(graph.value(parameter.value).name);
+    // A checkpoint has whole tables, but for one of an adapter.
+    if (purpose_ == Purpose::train || job_.adapter) raise(split_rows(loaded_, graph));
     strategies::context_parallel(graph);
     distribute(graph, job_.strategy.tensor.sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     return graph;

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "engine/core/op_record.h"
+#include "engine/core/rows_of.h"
 #include "engine/ops/op_def.h"
 #include "engine/transform/cached.h"
 
@@ -15,8 +16,10 @@ std::optional<std::int64_t> vocabulary(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (node.op != Op::embedding) continue;
     const Value& ids = graph.value(node.inputs[0]);
-    if (ids.kind == ValueKind::input && (ids.name == "tokens" || ids.name == kNewest))
-      return graph.value(node.inputs[1]).shape()[0];
+    if (ids.kind != ValueKind::input || (ids.name != "tokens" && ids.name != kNewest)) continue;
+    const Value& table = graph.value(node.inputs[1]);
+    const std::optional<RowsOf> part = named_rows(table.name);
+    return part ? part->rows : table.shape()[0];
   }
   return std::nullopt;
 }

@@ -10,6 +10,7 @@
 
 #include "engine/compile/model_graph.h"
 #include "engine/compile/trained.h"
+#include "engine/core/rows_of.h"
 #include "engine/transform/selection.h"
 
 namespace trainer {
@@ -27,6 +28,7 @@ class Assignment {
   Assignment(const LoadedJob& loaded, const Graph& graph) : loaded_(loaded), graph_(graph) {
     for (const Parameter& parameter : graph.parameters)
       if (parameter.trainable) names_.push_back(graph.value(parameter.value).name);
+    for (const std::string_view name : names_) whole_names_.push_back(whole_name(name));
     entry_of_.assign(names_.size(), kUnassigned);
     frozen_ = names_.size() < graph.parameters.size();
     for (const ValueId value : matrices_of_blocks()) matrices_.insert(graph.value(value).name);
@@ -64,7 +66,8 @@ class Assignment {
     const std::string at = fmt::format("train.groups[{}]", group);
     std::vector<SelectionMistake> wrong;
     const std::vector<bool> matched =
-        select(job.match, names_, frozen_ ? "trained parameter" : "parameter", "match", wrong);
+        select(job.match, std::vector<std::string_view>(whole_names_.begin(), whole_names_.end()),
+               frozen_ ? "trained parameter" : "parameter", "match", wrong);
     for (Diagnostic& mistake : located(loaded_, at + ".", wrong)) mistakes_.push_back(std::move(mistake));
     std::vector<std::size_t> parameters = unassigned();
     std::erase_if(parameters, [&](std::size_t i) { return !matched[i]; });
@@ -110,8 +113,9 @@ class Assignment {
 
   const LoadedJob& loaded_;
   const Graph& graph_;
-  std::vector<std::string_view> names_;  // of trained parameters
-  bool frozen_ = false;                  // whether there are others
+  std::vector<std::string_view> names_;   // of trained parameters
+  std::vector<std::string> whole_names_;  // likewise; of rows that of the table
+  bool frozen_ = false;                   // whether there are others
   std::set<std::string_view> matrices_;
   std::vector<Entry> entries_;         // the job's optimizers
   std::vector<std::size_t> entry_of_;  // of each name

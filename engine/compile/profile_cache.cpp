@@ -92,6 +92,7 @@ const Graph* ProfileCache::differentiated(const Mesh& mesh, bool sequence_parall
     graph.mesh = mesh;
     strategies::tensor_parallel(graph);
     raise(adapt(loaded_, graph, build_options(loaded_.job, micro, BuildOptions::Mode::train)));
+    raise(split_rows(loaded_, graph));
     strategies::context_parallel(graph);
     distribute(graph, sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     differentiate(graph, loaded_.job.precision.reduce);

@@ -9,6 +9,7 @@
 #include "engine/compile/model_graph.h"
 #include "engine/transform/adapter.h"
 #include "engine/transform/trainable.h"
+#include "engine/transform/trained_rows.h"
 
 namespace trainer {
 namespace {
@@ -87,12 +88,18 @@ std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const Build
   return located(loaded, "adapter.", mistakes);
 }
 
+std::vector<Diagnostic> split_rows(const LoadedJob& loaded, Graph& graph) {
+  if (loaded.job.trainable.kind != TrainableJob::Kind::globs) return {};
+  return located(loaded, "trainable", split_rows(graph, loaded.job.trainable.globs));
+}
+
 Graph whole_graph(const LoadedJob& loaded) {
   const BuildOptions options = build_options(loaded.job, 1, Mode::train);
   Graph graph = read_graph(graph_tree(loaded), loaded.job.model.with, options);
   std::vector<Diagnostic> mistakes = freeze(loaded, graph, options.mode);
   for (Diagnostic& mistake : adapt(loaded, graph, options)) mistakes.push_back(std::move(mistake));
   raise(std::move(mistakes));
+  raise(split_rows(loaded, graph));
   return graph;
 }
 

@@ -1,7 +1,7 @@
 // What a job trains of its model, on graphs: `trainable` and `adapter`, and their mistakes where the job has them.
 //
 // Order: freeze a graph as it was read, let a tensor strategy cut its weights, then adapt it
-// (engine/transform/adapter.h says why).
+// (engine/transform/adapter.h says why), then split tables of which some rows are trained.
 #pragma once
 
 #include <string>
@@ -21,7 +21,11 @@ std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, BuildOptio
 /// targets that the graph lacks are none.
 std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options);
 
-/// The graph that a micro-batch of one trains, with both, cut by no strategy. Throws JobError.
+/// Gives rows of embeddings that the job trains parameters of their own (engine/transform/trained_rows.h), in a graph
+/// with its adapter. Returns the mistakes.
+std::vector<Diagnostic> split_rows(const LoadedJob& loaded, Graph& graph);
+
+/// The graph that a micro-batch of one trains, with all of it, cut by no strategy. Throws JobError.
 Graph whole_graph(const LoadedJob& loaded);
 
 /// Mistakes of selections as mistakes in the job. `prefix` and a mistake's key are the path of the job's value.

@@ -592,8 +592,9 @@ Fields job() {
       optional("adapter", "Small matrices that are trained beside the model's; the model's are model.init_from.",
                {null(), section(adapter(), "kind")}, "null"),
       extra("trainable",
-            "Parameters of the model that are trained: all, none beside the adapter, or globs over their names. "
-            "Default: adapter where there is one (of labelled rows with the head), else all.",
+            "Parameters of the model that are trained: all, none beside the adapter, or globs over their names; "
+            "[first:last] behind one: these rows of an embedding. Default: adapter where there is one (of labelled rows "
+            "with the head), else all.",
             {word({"all", "adapter"}), list(text(), 1)}),
       required("data", "What it is trained on.", {section(data())}),
       required("train", "How it is trained.", {section(train())}),

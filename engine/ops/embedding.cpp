@@ -1,5 +1,6 @@
 // embedding, positions: rows of a table, chosen by ids or by place in the sequence; document_positions: the ids of
 // places that start again in each document of a row.
+#include "engine/core/rows_of.h"
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -66,19 +67,28 @@ Placed shard_embedding_grad(const Graph& graph, const Node& node, Placing in) {
   return {};
 }
 
-/// A rank's rows of the table, of which `table` is the table or its gradient.
-Affine first_row(const Graph& graph, ValueId table) {
+/// The parameter of a table or of its gradient.
+const Value& parameter_of(const Graph& graph, ValueId table) {
   const Value& value = graph.value(table);
-  return origin(value.kind == ValueKind::gradient ? graph.value(value.parameter).spec : value.spec, 0, graph.mesh);
+  return value.kind == ValueKind::gradient ? graph.value(value.parameter) : value;
+}
+
+/// A rank's rows of the table, of which `table` is the table or its gradient. The parameter may itself be some rows.
+Affine first_row(const Graph& graph, ValueId table) {
+  const Value& parameter = parameter_of(graph, table);
+  Affine first = origin(parameter.spec, 0, graph.mesh);
+  if (const std::optional<RowsOf> rows = named_rows(parameter.name)) first.base += rows->first;
+  return first;
 }
 
 std::function<void(const Graph&, const Node&, Attributes&)> rows_of_rank(
     const std::function<ValueId(const Node&)>& table_of) {
   return [table_of](const Graph& graph, const Node& node, Attributes& attributes) {
     const ValueId table = table_of(node);
-    if (first_row(graph, table) == Affine{}) return;
+    const std::optional<RowsOf> rows = named_rows(parameter_of(graph, table).name);
+    if (!rows && first_row(graph, table) == Affine{}) return;
     attributes.set("cut", true);
-    attributes.set("table_rows", graph.value(table).shape()[0]);
+    attributes.set("table_rows", rows ? rows->rows : graph.value(table).shape()[0]);
   };
 }
 

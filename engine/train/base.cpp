@@ -12,6 +12,7 @@
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/narrow.h"
+#include "engine/core/rows_of.h"
 #include "engine/job/peft_config.h"
 #include "engine/train/non_finite.h"
 #include "engine/train/staging.h"
@@ -57,14 +58,14 @@ std::string checksum_of_tensor(const checkpoint::TensorStore& tensors, const che
   return sum.hex();
 }
 
-/// Names of the model's own parameters, sorted.
+/// Names of the model's own parameters, sorted; tables by their own names.
 std::vector<std::string> model_parameters(const CompiledJob& compiled) {
   const Wanted own = of_model(compiled);
   std::set<std::string> names;
   for (const Role& role : compiled.plan.roles)
     for (const Unit& unit : role.units)
       for (const UnitTensor& tensor : unit.tensors)
-        if (own(unit, tensor)) names.insert(tensor.name);
+        if (own(unit, tensor)) names.insert(whole_name(tensor.name));
   return {names.begin(), names.end()};
 }
 

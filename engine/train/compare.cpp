@@ -15,6 +15,7 @@
 #include "engine/core/muon.h"
 #include "engine/job/data_strategies.h"
 #include "engine/plan/update_operands.h"
+#include "engine/train/stored.h"
 #include "engine/train/train.h"
 
 namespace trainer {
@@ -174,15 +175,27 @@ std::vector<const Unit*> units_of(const Ended& one, std::int32_t optimizer) {
   return units;
 }
 
+struct Weight {
+  std::string name;  // of its states
+  Stored stored;
+  std::int64_t elements = 0;
+};
+
+std::vector<float> read(const checkpoint::TensorStore& tensors, const Weight& weight, std::int64_t first,
+                        std::int64_t count) {
+  return read(tensors, weight.stored.name, weight.stored.first + first, count);
+}
+
 // Their weights. A checkpoint may lack frozen ones.
-std::vector<const checkpoint::TensorInfo*> weights_of(const Ended& run, const std::vector<const Unit*>& units) {
-  std::vector<const checkpoint::TensorInfo*> weights;
+std::vector<Weight> weights_of(const Ended& run, const std::vector<const Unit*>& units) {
+  std::vector<Weight> weights;
   for (const Unit* unit : units)
     for (const UnitTensor& tensor : unit->tensors) {
-      const checkpoint::TensorInfo* info = run.checkpoint.tensors.find(tensor.name);
+      const Stored stored = in_store(tensor, run.checkpoint.tensors);
+      const checkpoint::TensorInfo* info = run.checkpoint.tensors.find(stored.name);
       if (info == nullptr && !unit->trained()) continue;
       CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight: " + tensor.name);
-      weights.push_back(info);
+      weights.push_back({tensor.name, stored, tensor.spec.whole.elements()});
     }
   return weights;
 }
@@ -234,18 +247,18 @@ Distance distance_of(const Job& job, const OptimizerJob& optimizer, const std::v
 }
 
 template <typename Visit>
-void by_parts(const checkpoint::TensorInfo& tensor, Visit&& visit) {
+void by_parts(const Weight& weight, Visit&& visit) {
   constexpr std::int64_t kPart = std::int64_t{1} << 20;
-  for (std::int64_t first = 0; first < tensor.shape.elements(); first += kPart)
-    visit(first, std::min(kPart, tensor.shape.elements() - first));
+  for (std::int64_t first = 0; first < weight.elements; first += kPart)
+    visit(first, std::min(kPart, weight.elements - first));
 }
 
 // Whether a frozen weight is what it was, on one rank and on all.
-bool unmoved(const checkpoint::TensorInfo& tensor, const Ended& ranks, const Ended& one) {
+bool unmoved(const Weight& weight, const Ended& ranks, const Ended& one) {
   bool same = true;
-  by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
-    same = same && read(ranks.checkpoint.tensors, tensor.name, first, count) ==
-                       read(one.checkpoint.tensors, tensor.name, first, count);
+  by_parts(weight, [&](std::int64_t first, std::int64_t count) {
+    same = same &&
+           read(ranks.checkpoint.tensors, weight, first, count) == read(one.checkpoint.tensors, weight, first, count);
   });
   return same;
 }
@@ -264,10 +277,10 @@ class Weights {
         way_(distance_of(job, optimizer, units_, one.norms)) {}
 
   std::vector<Quantity> compare() {
-    const std::vector<const checkpoint::TensorInfo*> weights = weights_of(one_, units_);
+    const std::vector<Weight> weights = weights_of(one_, units_);
     if (adaptive())
-      for (const checkpoint::TensorInfo* weight : weights) add_size(*weight);
-    for (const checkpoint::TensorInfo* weight : weights) add(*weight);
+      for (const Weight& weight : weights) add_size(weight);
+    for (const Weight& weight : weights) add(weight);
     const double count = std::max(1.0, elements_), rms = std::sqrt(squares_ / count);
     const double rounding = 2 * steps_ * kRoundoffF32 * std::sqrt(weight_squares_ / count);
     // The way of SGD and Muon is that of all elements together.
@@ -289,30 +302,30 @@ class Weights {
   }
 
   // The size of the gradients that the optimizer divides by, element by element, on one rank.
-  std::vector<float> sizes(const checkpoint::TensorInfo& tensor, std::int64_t first, std::int64_t count) const {
+  std::vector<float> sizes(const Weight& weight, std::int64_t first, std::int64_t count) const {
     const bool lion = optimizer_.name == OptimizerName::lion;
     std::vector<float> values =
-        read(one_.checkpoint.tensors, tensor.name + (lion ? ".exp_avg" : ".exp_avg_sq"), first, count);
+        read(one_.checkpoint.tensors, weight.name + (lion ? ".exp_avg" : ".exp_avg_sq"), first, count);
     const double correction = 1 - std::pow(optimizer_.betas[1], steps_);
     for (float& value : values) value = lion ? std::fabs(value) : static_cast<float>(std::sqrt(value / correction));
     return values;
   }
 
-  void add_size(const checkpoint::TensorInfo& tensor) {
+  void add_size(const Weight& weight) {
     double squares = 0;
-    by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
-      for (float size : sizes(tensor, first, count)) squares += static_cast<double>(size) * size;
+    by_parts(weight, [&](std::int64_t first, std::int64_t count) {
+      for (float size : sizes(weight, first, count)) squares += static_cast<double>(size) * size;
     });
-    const auto elements = static_cast<double>(tensor.shape.elements());
+    const auto elements = static_cast<double>(weight.elements);
     tensor_rms_.push_back(std::sqrt(squares / elements));
     size_squares_ += squares;
     size_elements_ += elements;
   }
 
-  void add(const checkpoint::TensorInfo& tensor) {
-    by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
-      const std::vector<float> a = read(ranks_.checkpoint.tensors, tensor.name, first, count);
-      const std::vector<float> b = read(one_.checkpoint.tensors, tensor.name, first, count);
+  void add(const Weight& weight) {
+    by_parts(weight, [&](std::int64_t first, std::int64_t count) {
+      const std::vector<float> a = read(ranks_.checkpoint.tensors, weight, first, count);
+      const std::vector<float> b = read(one_.checkpoint.tensors, weight, first, count);
       for (std::size_t i = 0; i < a.size(); ++i) {
         const double difference = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
         squares_ += difference * difference;
@@ -321,17 +334,17 @@ class Weights {
         largest_weight_ = std::max(largest_weight_, std::fabs(static_cast<double>(b[i])));
       }
     });
-    if (adaptive()) add_undecided(tensor);
-    elements_ += static_cast<double>(tensor.shape.elements());
+    if (adaptive()) add_undecided(weight);
+    elements_ += static_cast<double>(weight.elements);
     ++index_;
   }
 
   // An element that never had a gradient (a word that did not occur) has none on either side.
-  void add_undecided(const checkpoint::TensorInfo& tensor) {
+  void add_undecided(const Weight& weight) {
     const double eps = optimizer_.name == OptimizerName::lion ? 0 : optimizer_.eps;
     const double scale = gradient_bound_ * std::max(tensor_rms_[index_], std::sqrt(size_squares_ / size_elements_));
-    by_parts(tensor, [&](std::int64_t first, std::int64_t count) {
-      for (float size : sizes(tensor, first, count)) {
+    by_parts(weight, [&](std::int64_t first, std::int64_t count) {
+      for (float size : sizes(weight, first, count)) {
         const double part = size == 0 ? 0 : std::min(1.0, scale / (size + eps));
         undecided_ += part * part;
       }
@@ -421,8 +434,8 @@ Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t st
     worsen(weights, found[0].difference, found[0].bound);
     worsen(largest, found[1].difference, found[1].bound);
   }
-  for (const checkpoint::TensorInfo* frozen : weights_of(b, units_of(b, -1)))
-    if (!unmoved(*frozen, a, b)) largest.difference = std::numeric_limits<double>::infinity();
+  for (const Weight& frozen : weights_of(b, units_of(b, -1)))
+    if (!unmoved(frozen, a, b)) largest.difference = std::numeric_limits<double>::infinity();
   comparison.quantities = {losses, gradients, weights, largest};
   return comparison;
 }

@@ -8,6 +8,7 @@
 
 #include "engine/train/held_buffer.h"
 #include "engine/train/staging.h"
+#include "engine/train/stored.h"
 #include "engine/train/weights.h"
 
 namespace trainer {
@@ -48,8 +49,8 @@ struct Share {
 // One file of a rank: entries, and where the elements of each lie.
 class ShareFile {
  public:
-  void add(const std::string& name, const UnitTensor& tensor, const HeldBuffer& buffer, const Piece& piece) {
-    entries_.push_back({{name, DType::f32, tensor.spec.whole}, range_of(piece)});
+  void add(const Stored& stored, const HeldBuffer& buffer, const Piece& piece) {
+    entries_.push_back({{stored.name, DType::f32, stored.shape}, range_of(pieces_in(stored, {piece}).front())});
     shares_.emplace(checkpoint::piece_key(entries_.back().tensor, entries_.back().range), Share{buffer, piece});
   }
   void add(const StepScalar& scalar) {
@@ -114,7 +115,21 @@ class FullSave {
       for (std::size_t tensor = 0; saves && tensor < unit.tensors.size(); ++tensor)
         result.push_back({role, index, tensor, slot});
     });
-    return result;
+    return with_rows_together(std::move(result));
+  }
+
+  // Parts of a table one after another, from its first row on, where the first of them stood.
+  std::vector<WholeTensor> with_rows_together(std::vector<WholeTensor> all) const {
+    std::map<std::string, std::size_t> places;
+    using Key = std::pair<std::size_t, std::int64_t>;
+    std::vector<std::pair<Key, WholeTensor>> keyed;
+    for (const WholeTensor& at : all) {
+      const Stored stored = stored_of(at);
+      keyed.push_back({{places.emplace(stored.name, places.size()).first->second, stored.first}, at});
+    }
+    std::ranges::stable_sort(keyed, {}, &std::pair<Key, WholeTensor>::first);
+    std::ranges::transform(keyed, all.begin(), &std::pair<Key, WholeTensor>::second);
+    return all;
   }
 
   std::vector<WholeTensor> states() const {
@@ -145,28 +160,38 @@ class FullSave {
       }
   }
 
-  std::string name_of(const WholeTensor& at) const {
+  Stored stored_of(const WholeTensor& at) const {
     const UnitTensor& tensor = tensor_of(at);
-    if (&slot_of(at) == &unit_of(at).parameters()) return tensor.name;
-    return at.holder < 0 ? state_name(tensor, slot_of(at).name) : own_name(tensor, slot_of(at).name, at.holder);
+    const bool parameters = &slot_of(at) == &unit_of(at).parameters();
+    if (parameters && saved_ == Saved::all) return in_model(tensor);
+    Stored stored{tensor.name, tensor.spec.whole};
+    if (!parameters)
+      stored.name =
+          at.holder < 0 ? state_name(tensor, slot_of(at).name) : own_name(tensor, slot_of(at).name, at.holder);
+    return stored;
   }
 
   void save(const std::string& stem, const std::vector<WholeTensor>& all, bool with_scalars, SavedFiles* files) {
-    std::vector<SavedFiles::Entry> entries;
+    std::vector<SavedFiles::Entry> entries;  // what is stored as parts of one tensor follows one another in `all`
+    std::vector<std::size_t> entry_of;
     const bool writes = loaded_.rank == 0;
     const std::vector<StepScalar> scalars =
         with_scalars && writes ? step_scalars(loaded_.executor) : std::vector<StepScalar>{};
     if (writes) {
-      for (const WholeTensor& at : all)
-        entries.push_back(
-            {{name_of(at), DType::f32, tensor_of(at).spec.whole}, {0, tensor_of(at).spec.whole.elements()}});
+      for (const WholeTensor& at : all) {
+        const Stored stored = stored_of(at);
+        if (entries.empty() || entries.back().tensor.name != stored.name)
+          entries.push_back({{stored.name, DType::f32, stored.shape}, {0, stored.shape.elements()}});
+        entry_of.push_back(entries.size() - 1);
+      }
       for (const StepScalar& scalar : scalars) entries.push_back({scalar.info, {0, 1}});
       files->begin(checkpoint::file_name(stem, 0, 1), entries);
     }
     // All entries have elements of 4 bytes, so the file's order is that of the list, on which all ranks agree.
-    for (std::size_t i = 0; i < all.size(); ++i) gather(all[i], files, writes ? &entries[i] : nullptr);
+    for (std::size_t i = 0; i < all.size(); ++i) gather(all[i], files, writes ? &entries[entry_of[i]] : nullptr);
     if (!writes) return;
-    for (std::size_t i = 0; i < scalars.size(); ++i) save_scalar(*files, entries[all.size() + i], scalars[i]);
+    const std::size_t tensors = entries.size() - scalars.size();
+    for (std::size_t i = 0; i < scalars.size(); ++i) save_scalar(*files, entries[tensors + i], scalars[i]);
     files->end();
   }
 
@@ -278,11 +303,11 @@ void save_sharded(const LoadedRank& loaded, SavedFiles& files, Saved saved) {
       for (const Slot& slot : unit.slots) {
         if (!slot.saved) continue;
         const bool parameters = &slot == &unit.parameters();
-        const std::string name = parameters   ? tensor.name
-                                 : slot.own() ? own_name(tensor, slot.name, holder)
-                                              : state_name(tensor, slot.name);
+        Stored stored{tensor.name, tensor.spec.whole};
+        if (parameters && saved == Saved::all) stored = in_model(tensor);
+        if (!parameters) stored.name = slot.own() ? own_name(tensor, slot.name, holder) : state_name(tensor, slot.name);
         for (const Piece& piece : slot.own() ? own : shares)
-          (parameters ? model : optimizer).add(name, tensor, held_buffer(loaded, unit, slot), piece);
+          (parameters ? model : optimizer).add(stored, held_buffer(loaded, unit, slot), piece);
       }
     }
   if (loaded.rank == 0)

@@ -12,6 +12,7 @@
 #include "engine/job/peft_config.h"
 #include "engine/train/held_buffer.h"
 #include "engine/train/staging.h"
+#include "engine/train/stored.h"
 
 namespace trainer {
 namespace {
@@ -223,12 +224,15 @@ bool counts_batches(std::string_view name, const std::set<std::string, std::less
 // Raises DataError for every name and shape of the model that does not fit.
 void expect_weights(Loading& loading, const Plan& plan, const checkpoint::TensorStore& tensors, bool exact,
                     const Wanted& wanted) {
-  std::set<std::string, std::less<>> known;
+  std::set<std::string, std::less<>> known, expected;
   for (const Role& role : plan.roles)  // not one rank's alone: all ranks find the same mistakes
     for (const Unit& unit : model_units(role))
-      for (const UnitTensor& tensor : unit.tensors)
-        if (known.insert(tensor.name).second && is_wanted(wanted, unit, tensor))
-          loading.expect(tensor.name, tensor.spec.whole);
+      for (const UnitTensor& tensor : unit.tensors) {
+        const Stored stored = in_store(tensor, tensors);
+        known.insert(stored.name);
+        if (is_wanted(wanted, unit, tensor) && expected.insert(stored.name).second)
+          loading.expect(stored.name, stored.shape);
+      }
   for (const checkpoint::TensorInfo& info : tensors.tensors())
     if (exact && !known.contains(info.name) && !counts_batches(info.name, known)) loading.unexpected(info);
   loading.check();
@@ -344,13 +348,15 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, con
   const auto draw = [&](std::size_t i) {
     const auto& [unit, tensor, piece] = draws[i];
     const Init& init = tensor->init;
+    const Stored whole = in_model(*tensor);
+    const Piece of_whole = pieces_in(whole, {piece}).front();
     std::vector<float> values(static_cast<std::size_t>(piece.elements()), static_cast<float>(init.constant));
-    if (init.sinusoids) fill_sinusoids(tensor->spec.whole[1], piece, values.data());
+    if (init.sinusoids) fill_sinusoids(tensor->spec.whole[1], of_whole, values.data());
     const auto fill = init.uniform > 0 ? fill_uniform : fill_normal;
     const double spread = init.uniform > 0 ? init.uniform : init.stddev;
     if (spread != 0) {
       for (std::int64_t r = 0; r < piece.repeat; ++r)
-        fill(random_key(seed, tensor->name), 0, piece.global + r * piece.global_stride, piece.count,
+        fill(random_key(seed, whole.name), 0, of_whole.global + r * piece.global_stride, piece.count,
              values.data() + r * piece.count);
       for (float& value : values) value = static_cast<float>(init.constant) + static_cast<float>(spread) * value;
     }
@@ -405,7 +411,9 @@ void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tenso
   expect_weights(loading, loaded.plan, tensors, exact, wanted);
   const std::vector<Unit> units = model_units(loaded.executor.role());
   for_each_held(loaded, units, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
-    if (is_wanted(wanted, unit, tensor)) loading.read(tensor.name, parameters_of(loaded, unit), pieces);
+    if (!is_wanted(wanted, unit, tensor)) return;
+    const Stored stored = in_store(tensor, tensors);
+    loading.read(stored.name, parameters_of(loaded, unit), pieces_in(stored, pieces));
   });
 }
 

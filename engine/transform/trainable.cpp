@@ -3,13 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "engine/transform/trained_rows.h"
+
 namespace trainer {
-namespace {
-
-/// "model.embed_tokens.weight[128000:]": rows of a parameter.
-bool names_rows(const std::string& glob) { return glob.ends_with(']') && glob.find('[') != std::string::npos; }
-
-}  // namespace
 
 std::vector<SelectionMistake> set_trainable(Graph& graph, const Trainable& trainable) {
   if (trainable.mode != Trainable::Mode::globs) {
@@ -18,17 +14,23 @@ std::vector<SelectionMistake> set_trainable(Graph& graph, const Trainable& train
     return {};
   }
   std::vector<SelectionMistake> mistakes;
-  for (std::size_t i = 0; i < trainable.globs.size(); ++i)
-    if (const std::string& glob = trainable.globs[i]; names_rows(glob))
-      mistakes.push_back({fmt::format("[{}]", i),
-                          "rows of a parameter cannot be trained by themselves yet: name the whole parameter",
-                          glob.substr(0, glob.find('['))});
   if (trainable.globs.empty()) mistakes.push_back({"", "an empty list trains nothing"});
-  if (!mistakes.empty()) return mistakes;
   std::vector<std::string_view> names;
   for (const Parameter& parameter : graph.parameters) names.push_back(graph.value(parameter.value).name);
-  const std::vector<bool> selected = select(trainable.globs, names, "parameter of the model", "", mistakes);
-  for (std::size_t i = 0; i < selected.size(); ++i) graph.parameters[i].trainable = selected[i];
+  for (Parameter& parameter : graph.parameters) parameter.trainable = false;
+  for (std::size_t i = 0; i < trainable.globs.size(); ++i) {
+    if (names_rows(trainable.globs[i])) continue;
+    std::vector<SelectionMistake> found;
+    const std::vector<bool> selected =
+        select(std::span(&trainable.globs[i], 1), names, "parameter of the model", "", found);
+    for (std::size_t k = 0; k < selected.size(); ++k)
+      if (selected[k]) graph.parameters[k].trainable = true;
+    for (SelectionMistake& mistake : found) {
+      mistake.key = fmt::format("[{}]", i);
+      mistakes.push_back(std::move(mistake));
+    }
+  }
+  for (SelectionMistake& mistake : check_rows(graph, trainable.globs)) mistakes.push_back(std::move(mistake));
   return mistakes;
 }
 

@@ -13,7 +13,7 @@ struct Trainable {
   enum class Mode {
     all,      ///< but for those that the graph fixes
     adapter,  ///< none of them: what is trained is added afterwards (adapter.h)
-    globs,    ///< those whose whole name one of `globs` takes
+    globs,  ///< those whose whole name one of `globs` takes; of those with "[…]" behind the name rows (trained_rows.h)
   } mode = Mode::all;
   std::vector<std::string> globs{};
 };

@@ -18,11 +18,13 @@ import fnmatch
 import json
 import math
 import os
+import re
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.numpy import load_file, save_file
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from model_goldens import Gpt2, Llama, flow
 from model_goldens import STEPS as JOB_STEPS
@@ -238,6 +240,20 @@ def windows(name, part):
     return ids[:-1].view(-1, seq), ids[1:].view(-1, seq)
 
 
+def train_rows(parameter, first, last):
+    """From now on only these rows get a gradient, and an optimizer that decays the others has no effect on them."""
+    mask = torch.zeros(parameter.shape[0], 1, dtype=torch.float64)
+    mask[first:last] = 1
+    before = parameter.detach().clone()
+    parameter.requires_grad_().register_hook(lambda gradient: gradient * mask)
+
+    def restore(*_):
+        with torch.no_grad():
+            parameter.copy_(torch.where(mask.bool(), parameter, before))
+
+    return register_optimizer_step_post_hook(restore)
+
+
 def job_case(folder, name, model_name, clip_norm, adapter=None, trainable=None):
     job = {"batch": DATA[model_name]["batch"], "optimizer": {**OPTIMIZER, "lr": 0.004}, "lr_schedule": {"name": "cosine", "warmup_steps": 4, "min_lr": 0.0004},
            "clip_norm": clip_norm}
@@ -245,6 +261,12 @@ def job_case(folder, name, model_name, clip_norm, adapter=None, trainable=None):
     trained = {k: p for k, p in model.parameters.items() if any(fnmatch.fnmatchcase(k, glob) for glob in trainable or [])}
     for key, p in model.parameters.items():
         p.requires_grad_(key in trained)
+    hooks = []
+    rows = [(key, int(first or 0), int(last or model.parameters[key].shape[0]))
+            for key, first, last in (re.fullmatch(r"(.*)\[(\d*):(\d*)\]", glob).groups() for glob in trainable or [] if glob.endswith("]"))]
+    for key, first, last in rows:
+        trained[key] = model.parameters[key]
+        hooks.append(train_rows(trained[key], first, last))
     samples = [*windows(model_name, "train"), windows(model_name, "val")]
     logits, plain, start = model.logits, type(model).__call__, {}
     if adapter:
@@ -257,6 +279,11 @@ def job_case(folder, name, model_name, clip_norm, adapter=None, trainable=None):
         _, expected = train_job(Part(logits, trained), job, *samples)
     finally:
         type(model).__call__ = plain
+        for hook in hooks:
+            hook.remove()
+    for key, first, last in rows if adapter else []:  # a checkpoint of an adapter has the rows by themselves
+        whole = expected.pop(f"final/{key}")
+        expected[f"final/{key}.rows.{first}-{last}.of.{len(whole)}"] = whole[first:last].clone()
     if adapter and not trainable:
         wrapped = wrapped_by_peft(model_name, chosen, adapter["rank"], adapter["alpha"], adapter["scaled_by_root"], start, adapter.get("magnitude", False))
         if wrapped:
@@ -318,3 +345,6 @@ if __name__ == "__main__":
     job_case(jobs, "llama_lora_and_norms", "llama", 0.4, {"rank": 2, "alpha": 4, "targets": ["*.down_proj"], "scaled_by_root": False}, ["*norm*"])
     job_case(jobs, "gpt2_last_block", "gpt2", 0.8, None, ["h.1.*", "ln_f.*"])
     job_case(jobs, "llama_norms_and_head", "llama", 0.8, None, ["*norm*", "lm_head.weight"])
+    job_case(jobs, "gpt2_rows", "gpt2", 0.45, None, ["wte.weight[40:]", "h.1.ln_*", "ln_f.*"])
+    job_case(jobs, "llama_rows", "llama", 0.8, None, ["model.embed_tokens.weight[7:31]", "lm_head.weight", "*norm*"])
+    job_case(jobs, "gpt2_lora_and_rows", "gpt2", 1.0, {"rank": 4, "alpha": 8, "targets": "all-linear", "scaled_by_root": False}, ["wte.weight[50:]"])

@@ -261,7 +261,7 @@ def flow(value):
         return "[" + ", ".join(flow(v) for v in value) + "]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return f'"{value}"' if isinstance(value, str) and "*" in value else str(value)
+    return f'"{value}"' if isinstance(value, str) and set(value) & set("*[") else str(value)
 
 
 def write_job(folder, name, model, data, job):

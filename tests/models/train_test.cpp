@@ -177,6 +177,41 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("rows of an embedding train as in PyTorch with a hook that clears the gradient of the others") {
+  struct Case {
+    const char *name, *model, *table;
+    std::int64_t first, last;
+  };
+  for (const auto& [name, model, table, first, last] :
+       {Case{"gpt2_rows", "gpt2", "wte.weight", 40, 61},
+        Case{"llama_rows", "llama", "model.embed_tokens.weight", 7, 31}}) {
+    CAPTURE(name);
+    check_case(std::string("adapters/jobs/") + name);
+    const Tensor init = goldens::load_tensors(goldens::folder() + "/models/" + model + "/init.safetensors").at(table);
+    const std::int64_t dim = init.shape[1];
+    for (const std::vector<std::string>& strategy :
+         {std::vector<std::string>{},
+          {"checkpoint.format=sharded"},
+          {"cluster.devices_per_node=2", "strategy=zero2", "train.batch.micro=1"},
+          {"cluster.devices_per_node=2", "strategy=fsdp", "checkpoint.format=sharded", "train.batch.micro=1"},
+          {"cluster.devices_per_node=2", "strategy={pipeline: {degree: 2}}"}}) {
+      CAPTURE(strategy.size());
+      const Run run = train_case(std::string("adapters/jobs/") + name, strategy);
+      check_history(run.history, expected(std::string("adapters/jobs/") + name), 2e-4);
+      const Tensor& got = run.weights.at(table);  // whole, whatever it was in the plan
+      REQUIRE(got.shape == init.shape);
+      for (std::int64_t row = 0; row < init.shape[0]; ++row) {
+        bool moved = false;
+        for (std::int64_t i = row * dim; i < (row + 1) * dim; ++i) moved = moved || got[i] != init[i];
+        CHECK(moved == (row >= first && row < last));
+      }
+      for (const auto& [tensor, values] : run.weights)
+        if (tensor.starts_with(table) && tensor.ends_with(".exp_avg")) CHECK(values.shape[0] == last - first);
+    }
+  }
+  check_case("adapters/jobs/gpt2_lora_and_rows");
+}
+
 TEST_CASE("recomputation changes no loss of a GPT-2") {
   const std::map<std::string, Tensor> want = expected("models/gpt2");
   for (const char* mode : {"full", "selective", "every_n"}) {

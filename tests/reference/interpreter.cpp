@@ -30,7 +30,8 @@ void Interpreter::run_node(const Node& node, std::int64_t origin) {
   for (ValueId id : node.inputs) inputs.push_back(get(id));
   std::vector<Shape> shapes;
   for (ValueId id : node.outputs) shapes.push_back(graph_.local_shape(id));
-  std::vector<Tensor> outputs = reference::run(node.op, signature_of(graph_, node).attributes, inputs, shapes, origin);
+  std::vector<Tensor> outputs = reference::run(node.op, signature_of(graph_, node).attributes, inputs, shapes,
+                                               origin + origin_of(graph_, node).base);
   for (std::size_t o = 0; o < outputs.size(); ++o) {
     if (graph_.value(node.outputs[o]).alias_of == kNone) set(node.outputs[o], std::move(outputs[o]));
   }

@@ -60,13 +60,17 @@ struct Whole {
   Init init{.stddev = 0.5, .constant = 1.0};
 };
 
-// Rows that do not divide, packed heads of q twice as many as of k, columns, packed columns; and one that both stages
-// use.
+// Rows that do not divide, packed heads of q twice as many as of k, columns, packed columns; rows of a table in units
+// apart, the later ones first; and one that both stages use.
 const Whole kShared{"wte", {13, 6}, Placement::shard(0), {.constant = -2, .uniform = 0.25}};
-const std::vector<Whole> kFirst{
-    {"qkv", {24, 5}, Placement::shard(0, 3, 2)}, {"qkv.bias", {24}, Placement::shard(0, 3, 2)}, {"norm", {5}, {}}};
-const std::vector<Whole> kLast{
-    {"proj", {5, 12}, Placement::shard(1)}, {"packed", {3, 24, 2}, Placement::shard(1, 3, 2)}, {"proj.bias", {5}, {}}};
+const std::vector<Whole> kFirst{{"qkv", {24, 5}, Placement::shard(0, 3, 2)},
+                                {"qkv.bias", {24}, Placement::shard(0, 3, 2)},
+                                {"norm", {5}, {}},
+                                {"table.rows.4-9.of.9", {5, 3}, {}}};
+const std::vector<Whole> kLast{{"proj", {5, 12}, Placement::shard(1)},
+                               {"packed", {3, 24, 2}, Placement::shard(1, 3, 2)},
+                               {"proj.bias", {5}, {}},
+                               {"table.rows.0-4.of.9", {4, 3}, {}}};
 
 UnitTensor cut_over(const Whole& whole, const Mesh& mesh) {
   UnitTensor tensor;
@@ -309,6 +313,8 @@ TEST_CASE("a checkpoint holds parameters by global name and element, drawn alike
   std::vector<Whole> all{kShared};
   all.insert(all.end(), kFirst.begin(), kFirst.end());
   all.insert(all.end(), kLast.begin(), kLast.end());
+  std::erase_if(all, [](const Whole& whole) { return whole.name.starts_with("table"); });
+  all.push_back({"table", {9, 3}, {}});
   for (const Holding& from : kHoldings)
     for (const bool sharded : {false, true}) {
       CAPTURE(from.name);

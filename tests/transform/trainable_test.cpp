@@ -8,7 +8,9 @@
 #include <functional>
 #include <set>
 
+#include "engine/core/rows_of.h"
 #include "engine/ops/op_def.h"
+#include "engine/transform/trained_rows.h"
 #include "tests/transform/files.h"
 #include "tests/transform/interpreted.h"
 
@@ -236,12 +238,110 @@ TEST_CASE("a glob that takes nothing is a mistake that lists the nearest names, 
   CHECK(one[0].suggestion.find("h.1.") == std::string::npos);
   CHECK(mistakes({"wte"}).at(0).suggestion.empty());
   CHECK(mistakes({"wte.wieght"}).at(0).suggestion.starts_with("wte.weight"));
-  const std::vector<SelectionMistake> rows = mistakes({"wte.weight[9:]"});
-  REQUIRE(rows.size() == 1);
-  CHECK(rows[0].key == "[0]");
-  CHECK(rows[0].message.find("rows of a parameter cannot be trained by themselves yet") != std::string::npos);
-  CHECK(rows[0].suggestion == "wte.weight");
   CHECK(mistakes({}).at(0).message == "an empty list trains nothing");
+}
+
+/// Values of the parts of tables: rows of what the whole table holds.
+test::Values parts_of_tables(const Graph& graph) {
+  test::Values values;
+  for (const Parameter& parameter : graph.parameters) {
+    const Value& part = graph.value(parameter.value);
+    const std::optional<RowsOf> rows = named_rows(part.name);
+    if (!rows) continue;
+    const std::int64_t dim = part.shape()[1];
+    const Tensor table = test::random_value({.name = rows->tensor, .spec = {DType::f32, {rows->rows, dim}}});
+    Tensor tensor(part.shape());
+    for (std::int64_t i = 0; i < tensor.size(); ++i) tensor[i] = table[rows->first * dim + i];
+    values.emplace(part.name, std::move(tensor));
+  }
+  return values;
+}
+
+TEST_CASE("trained rows of a table have the gradient that they have in the whole table, and nothing else has one") {
+  struct Case {
+    const char *model, *table;
+    std::vector<std::string> trainable;
+    std::vector<std::string> parts;
+    std::int64_t trained;  ///< rows
+  };
+  const std::vector<Case> cases{
+      {"gpt2", "wte.weight", {"wte.weight[2:]"}, {"0-2", "2-11"}, 9},
+      {"gpt2", "wte.weight", {"wte.weight[:-8]"}, {"0-3", "3-11"}, 3},
+      {"gpt2", "wte.weight", {"wte.weight[3]", "w*.weight[1:2]"}, {"0-1", "1-2", "2-3", "3-4", "4-11"}, 2},
+      {"gpt2", "wte.weight", {"wte.weight[1:3]", "wte.weight[2:5]"}, {"0-1", "1-5", "5-11"}, 4},
+      {"llama", "model.embed_tokens.weight", {"*embed*[1:4]"}, {"0-1", "1-4", "4-11"}, 3},
+  };
+  for (const auto& [name, table, trainable, parts, rows] : cases) {
+    CAPTURE(name);
+    CAPTURE(trainable.front());
+    const bool tied = std::string(name) == "gpt2";
+    const auto sizes =
+        tied ? test::kTinyGpt : std::map<std::string, double>{{"layers", 2}, {"heads", 4},   {"kv_heads", 2},
+                                                              {"dim", 16},   {"hidden", 24}, {"vocab", 11}};
+    const Graph forward = model(name, sizes, test::text_options(2, 4));
+    Graph graph = forward;
+    REQUIRE(set_trainable(graph, {Trainable::Mode::globs, trainable}).empty());
+    REQUIRE(split_rows(graph, trainable).empty());
+    CHECK(graph.num_parameters() == forward.num_parameters());
+    const Graph apart = graph, whole = differentiated(forward);
+    differentiate(graph, DType::f32);
+    const test::Values values = parts_of_tables(graph);
+    const Interpreter got = interpret(graph, values), want = interpret(whole);
+    CHECK(got.get(graph.loss.sum)[0] == doctest::Approx(want.get(whole.loss.sum)[0]).epsilon(1e-13));
+    const Tensor truth = parameter_gradient(whole, want, test::parameter_named(whole, table));
+    const std::int64_t dim = truth.shape[1];
+    std::set<std::string> with;
+    for (const std::string& part : parts) {
+      CAPTURE(part);
+      const std::string full = std::string(table) + ".rows." + part + ".of.11";
+      const ValueId id = test::parameter_named(graph, full);
+      REQUIRE(id != kNone);
+      if (!trained(graph).contains(full)) continue;
+      with.insert(full);
+      const std::int64_t first = named_rows(full)->first;
+      const Tensor gradient = parameter_gradient(graph, got, id);
+      double largest = 0, off = 0;
+      for (std::int64_t i = 0; i < gradient.size(); ++i) {
+        largest = std::fmax(largest, std::fabs(truth[first * dim + i]));
+        off = std::fmax(off, std::fabs(gradient[i] - truth[first * dim + i]));
+      }
+      CHECK(largest > 0);
+      CHECK(off <= 1e-12 * largest);
+    }
+    CHECK(with_gradient(graph) == with);
+    // Of the products only a tied head's has a gradient of its weight: of the trained rows.
+    double products = 0;
+    for (const Node& node : graph.nodes)
+      if (node.op == Op::linear_grad_weight) products += cost_of(signature_of(graph, node)).flops;
+    CHECK(products == (tied ? 2.0 * 8 * static_cast<double>(rows * dim) : 0));
+    CHECK(flops_of(apart) == doctest::Approx(flops_of(forward)).epsilon(0.01));
+  }
+}
+
+TEST_CASE("entries for rows that are not there, or of what is no embedding, are mistakes") {
+  Graph graph = model("gpt2", test::kTinyGpt, test::text_options(2, 4));
+  const auto mistake = [&](const std::vector<std::string>& globs) {
+    const std::vector<SelectionMistake> mistakes = set_trainable(graph, {Trainable::Mode::globs, globs});
+    REQUIRE(mistakes.size() == 1);
+    return mistakes[0].key + " " + mistakes[0].message;
+  };
+  const std::string none = " wte.weight has 11 rows, of which ";
+  for (const char* rows : {"[11:]", "[4:2]", "[3:3]", "[x:]", "[]", "[-12:]", "[:12]", "[11]", "[1:2:3]", "[1 :2]"}) {
+    CAPTURE(rows);
+    CHECK(mistake({"*.bias", std::string("wte.weight") + rows}).starts_with("[1]" + none + rows + " is no part"));
+  }
+  CHECK(mistake({"wpe.weight[1:]"}) == "[0] no weight of an embedding matches \"wpe.weight\"");
+  CHECK(mistake({"wte.weight[1:]", "w*"}) == "[0] wte.weight is trained whole by another entry");
+  const yaml::Node file = yaml::parse(
+      "inputs: {tokens: {dtype: i32, shape: [batch, 4]}, targets: {dtype: i32, shape: [batch, 4]}}\n"
+      "nodes:\n"
+      "  - {name: table, op: embedding, input: tokens, rows: 11, dim: 6}\n"
+      "  - {name: head, op: linear, out: 11, weight: table, bias: true}\n"
+      "  - {name: loss, op: cross_entropy, input: [head, targets]}\n"
+      "outputs: {loss: loss}\n",
+      "graph");
+  graph = read_graph(file, {}, test::text_options(2, 4));
+  CHECK(mistake({"table.weight[1:]"}).starts_with("[0] table.weight is also read by \"head\" (linear)"));
 }
 
 TEST_CASE("a frozen parameter is printed as such") {
