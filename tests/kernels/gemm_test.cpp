@@ -1,11 +1,13 @@
-// The product on AMX tiles, emulated, against the one by f32 multiply-adds, which linear_test.cpp holds to sums in f64.
+// The products on AMX tiles and by vdpbf16ps, emulated and (the latter, where the processor has it) as they are,
+// against the one by f32 multiply-adds, which linear_test.cpp holds to sums in f64.
 //
 // Tolerance: both round at f32 in different orders: eight times 2^-24 · √k · the size of a sum of k products of
-// normals, √k; in bf16 outputs one rounding, 2^-8 of the value.
+// normals, √k; in bf16 outputs the next number, 2^-7 of the value at most.
 #include "kernels/cpu/gemm/gemm.h"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/kernels/kernel_runner.h"
@@ -24,6 +26,14 @@ struct Case {
 const Case kCases[] = {{1, 1, 1},     {1, 65, 7},    {7, 7, 1},      {65, 1, 7},    {33, 33, 33},   {32, 32, 32},
                        {31, 64, 256}, {64, 31, 257}, {100, 70, 320}, {600, 40, 70}, {260, 33, 1700}};
 
+/// Methods that make bf16 products of several steps at a time.
+std::vector<Method> bf16_methods() {
+  std::vector<Method> methods{Method::emulated_tiles, Method::emulated_pairs};
+  if (const std::vector<Isa> all = isas(); std::ranges::find(all, Isa::avx512_bf16) != all.end())
+    methods.push_back(Method::pairs);
+  return methods;
+}
+
 Buffer product(Problem p, Method method, int threads, std::int64_t elements, DType c, const Buffer& before) {
   Buffer out(elements * size_of(c));
   if (p.accumulate) std::memcpy(out.data(), before.data(), out.bytes());
@@ -35,7 +45,7 @@ Buffer product(Problem p, Method method, int threads, std::int64_t elements, DTy
 
 }  // namespace
 
-TEST_CASE("emulated tiles give the product of f32 multiply-adds") {
+TEST_CASE("tiles and pairs give the product of f32 multiply-adds") {
   for (const Case& z : kCases)
     for (Order a_order : {Order::rows, Order::columns})
       for (Order b_order : {Order::rows, Order::columns, Order::strips})
@@ -58,23 +68,25 @@ TEST_CASE("emulated tiles give the product of f32 multiply-adds") {
             }
             p.ldc = z.n, p.c_is_f32 = c_is_f32, p.accumulate = accumulate, p.bias = accumulate ? nullptr : bias.data();
             const Buffer expected = product(p, Method::widen, 1, z.m * z.n, c, before);
-            for (int threads : {1, 3}) {
-              const Buffer actual = product(p, Method::emulated_tiles, threads, z.m * z.n, c, before);
-              int misses = 0;
-              for (std::int64_t i = 0; i < z.m * z.n; ++i) {
-                const double e = read(expected, c, i), tolerance = 8 * 0x1p-24 * static_cast<double>(z.k + 1) +
-                                                                   (c_is_f32 ? 0 : 0x1p-8 * std::abs(e));
-                misses += !(std::abs(read(actual, c, i) - e) <= tolerance);
+            for (const Method method : bf16_methods())
+              for (int threads : {1, 3}) {
+                const Buffer actual = product(p, method, threads, z.m * z.n, c, before);
+                int misses = 0;
+                for (std::int64_t i = 0; i < z.m * z.n; ++i) {
+                  const double e = read(expected, c, i), tolerance = 8 * 0x1p-24 * static_cast<double>(z.k + 1) +
+                                                                     (c_is_f32 ? 0 : 0x1p-7 * std::abs(e));
+                  misses += !(std::abs(read(actual, c, i) - e) <= tolerance);
+                }
+                CAPTURE(z.m);
+                CAPTURE(z.n);
+                CAPTURE(z.k);
+                CAPTURE(int(a_order));
+                CAPTURE(int(b_order));
+                CAPTURE(int(method));
+                CAPTURE(threads);
+                CAPTURE(accumulate);
+                CHECK(misses == 0);
               }
-              CAPTURE(z.m);
-              CAPTURE(z.n);
-              CAPTURE(z.k);
-              CAPTURE(int(a_order));
-              CAPTURE(int(b_order));
-              CAPTURE(threads);
-              CAPTURE(accumulate);
-              CHECK(misses == 0);
-            }
           }
 }
 

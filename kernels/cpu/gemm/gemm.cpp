@@ -1,8 +1,15 @@
 // Chooses the method, packs B where that wants it packed and it is not, and cuts the work over the team.
 #include "kernels/cpu/gemm/gemm.h"
 
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "kernels/cpu/gemm/blocking.h"
 #include "kernels/cpu/gemm/column_sums.h"
+#include "kernels/cpu/gemm/pairs_loops.h"
 #include "kernels/cpu/gemm/row_loops.h"
 #include "kernels/cpu/gemm/tiles_loops.h"
 #include "kernels/cpu/gemm/widen_loops.h"
@@ -18,6 +25,10 @@ Loop loop_of(Method method, Isa isa) {
   switch (method) {
     case Method::widen:
       return CHOOSE_BY_ISA(isa, widen_part);
+    case Method::pairs:
+      return avx512_bf16::pairs_part;
+    case Method::emulated_pairs:
+      return emulated_amx::pairs_part;
     case Method::tiles:
       return amx::tiles_part;
     case Method::emulated_tiles:
@@ -29,7 +40,9 @@ Loop loop_of(Method method, Isa isa) {
 }
 
 Blocking blocking_for(const Problem& problem, Method method, Isa isa, int threads) {
-  return blocking_of(problem, method == Method::widen ? widen_rules(isa >= Isa::avx512) : tiles_rules(), threads);
+  const bool pairs = method == Method::pairs || method == Method::emulated_pairs;
+  const Rules rules = method == Method::widen ? widen_rules(isa >= Isa::avx512) : pairs ? pairs_rules() : tiles_rules();
+  return blocking_of(problem, rules, threads);
 }
 
 /// Bytes for packing B first; 0 if the method takes it as it lies.
@@ -52,6 +65,17 @@ Part part_of(const Problem& problem, const Blocking& blocking, int part) {
   return {rows.begin, rows.end, strips.begin, strips.end};
 }
 
+/// Whether the processor issues vdpbf16ps as often as f32 multiply-adds: AMD's do, Intel's every second cycle.
+bool has_fast_pairs() {
+#if defined(__x86_64__)
+  unsigned highest = 0, name[3]{};
+  __cpuid(0, highest, name[0], name[2], name[1]);
+  return std::memcmp(name, "AuthenticAMD", sizeof name) == 0;
+#else
+  return false;
+#endif
+}
+
 void run_row(const Problem& problem, Isa isa, int threads, unsigned char* scratch) {
   const auto loop = CHOOSE_BY_ISA(isa, row_part);
   const std::int64_t bytes = problem.n * problem.k * (problem.inputs_are_f32 ? 4 : 2);
@@ -66,7 +90,9 @@ void run_row(const Problem& problem, Isa isa, int threads, unsigned char* scratc
 Method method_for(const Problem& problem, Isa isa) {
   const bool as_it_lies = problem.b_order == (problem.inputs_are_f32 ? Order::columns : Order::strips);
   if (problem.m == 1 && problem.a_order == Order::rows && as_it_lies) return Method::row;
-  return isa >= Isa::amx && !problem.inputs_are_f32 ? Method::tiles : Method::widen;
+  if (problem.inputs_are_f32 || isa < Isa::avx512_bf16) return Method::widen;
+  static const bool fast_pairs = has_fast_pairs();
+  return isa >= Isa::amx ? Method::tiles : fast_pairs ? Method::pairs : Method::widen;
 }
 
 void pack(const Packing& packing, Isa isa, int threads) {
