@@ -100,6 +100,49 @@ Text directive(const Value& value, char kind, const Layout& layout, bool strict,
   throw TemplateError(std::string("the format '") + kind + "' is not supported");
 }
 
+// A field of "{field!kind:spec}"; numbers of positional values may be left out.
+Value value_of(std::string_view field, const Arguments& arguments, std::size_t& automatic) {
+  const std::size_t name_end = std::min(field.find_first_of(".["), field.size());
+  if (name_end != field.size()) throw TemplateError("members within the fields of a format are not supported");
+  std::size_t at = 0;
+  const int number = read_number(field, at);
+  if (number < 0 && !field.empty()) {
+    for (const auto& [name, value] : arguments.named)
+      if (name == field) return value;
+    throw TemplateError("the format names a value that is not given");
+  }
+  const std::size_t index = number < 0 ? automatic++ : static_cast<std::size_t>(number);
+  if (index >= arguments.positional.size()) throw TemplateError("not enough values for the format");
+  return arguments.positional[index];
+}
+
+// What follows the colon; `kind` is what the field says, and is changed to what the spec or the value says.
+Layout layout_of(std::string_view spec, const Value& value, char& kind) {
+  Layout layout;
+  std::size_t place = 0;
+  for (; place < spec.size() && std::string_view("<>^+ 0").find(spec[place]) != std::string_view::npos; ++place) {
+    layout.left |= spec[place] == '<';
+    layout.right |= spec[place] == '>';
+    layout.center |= spec[place] == '^';
+    layout.zeros |= spec[place] == '0';
+    layout.plus |= spec[place] == '+';
+    layout.space |= spec[place] == ' ';
+  }
+  layout.width = std::max(read_number(spec, place), 0);
+  if (place < spec.size() && spec[place] == '.') layout.precision = std::max(read_number(spec, ++place), 0);
+  const bool number = value.as_integer() && !value.boolean();
+  if (place < spec.size())
+    kind = spec[place++];
+  else if (number && kind == 's' && !spec.empty())
+    kind = 'd';
+  else if (value.real() && kind == 's' && layout.precision >= 0)
+    kind = 'g';
+  if (place != spec.size()) throw TemplateError("the format '" + std::string(spec) + "' is not supported");
+  const bool text = kind == 's' || kind == 'r';
+  if (text && !layout.right && !layout.center) layout.left = true;
+  return layout;
+}
+
 }  // namespace
 
 Text format_percent(const Text& format, const Value& values, Budget& budget) {
@@ -158,20 +201,6 @@ Text format_braces(const Text& format, const Arguments& arguments, Budget& budge
   const std::string& bytes = format.bytes();
   Text out;
   std::size_t automatic = 0;
-  const auto value_of = [&](std::string_view field) -> Value {
-    const std::size_t name_end = std::min(field.find_first_of(".["), field.size());
-    if (name_end != field.size()) throw TemplateError("members within the fields of a format are not supported");
-    std::size_t at = 0, index = 0;
-    const int number = read_number(field, at);
-    if (number < 0 && !field.empty()) {
-      for (const auto& [name, value] : arguments.named)
-        if (name == field) return value;
-      throw TemplateError("the format names a value that is not given");
-    }
-    index = number < 0 ? automatic++ : static_cast<std::size_t>(number);
-    if (index >= arguments.positional.size()) throw TemplateError("not enough values for the format");
-    return arguments.positional[index];
-  };
   for (std::size_t at = 0; at < bytes.size();) {
     const std::size_t brace = std::min(bytes.find_first_of("{}", at), bytes.size());
     out.append(format, at, brace);
@@ -183,34 +212,12 @@ Text format_braces(const Text& format, const Arguments& arguments, Budget& budge
     }
     const std::size_t close = bytes.find('}', at);
     if (bytes[at] == '}' || close == std::string::npos) throw TemplateError("the format has a single brace");
-    std::string_view field = std::string_view(bytes).substr(at + 1, close - at - 1);
+    const std::string_view field = std::string_view(bytes).substr(at + 1, close - at - 1);
     at = close + 1;
     const std::size_t colon = std::min(field.find(':'), field.size()), mark = std::min(field.find('!'), colon);
-    std::string_view spec = field.substr(std::min(colon + 1, field.size()));
-    const Value value = value_of(field.substr(0, mark));
+    const Value value = value_of(field.substr(0, mark), arguments, automatic);
     char kind = mark + 1 < colon && field[mark + 1] == 'r' ? 'r' : 's';
-    Layout layout;
-    std::size_t place = 0;
-    for (; place < spec.size() && std::string_view("<>^+ 0").find(spec[place]) != std::string_view::npos; ++place) {
-      layout.left |= spec[place] == '<';
-      layout.right |= spec[place] == '>';
-      layout.center |= spec[place] == '^';
-      layout.zeros |= spec[place] == '0';
-      layout.plus |= spec[place] == '+';
-      layout.space |= spec[place] == ' ';
-    }
-    layout.width = std::max(read_number(spec, place), 0);
-    if (place < spec.size() && spec[place] == '.') layout.precision = std::max(read_number(spec, ++place), 0);
-    const bool number = value.as_integer() && !value.boolean();
-    if (place < spec.size())
-      kind = spec[place++];
-    else if (number && kind == 's' && !spec.empty())
-      kind = 'd';
-    else if (value.real() && kind == 's' && layout.precision >= 0)
-      kind = 'g';
-    if (place != spec.size()) throw TemplateError("the format '" + std::string(spec) + "' is not supported");
-    const bool text = kind == 's' || kind == 'r';
-    if (text && !layout.right && !layout.center) layout.left = true;
+    const Layout layout = layout_of(field.substr(std::min(colon + 1, field.size())), value, kind);
     budget.spend(static_cast<std::size_t>(layout.width) + 8);
     const Text one = directive(value, kind, layout, true, budget);
     budget.spend(one.size());

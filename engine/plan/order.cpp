@@ -34,32 +34,46 @@ void drop_implied(Clock& after, const std::vector<Clock>& ended) {
         after[s] = -1;
 }
 
-void derive(const Role& role, const Mesh& mesh, Program& program) {
-  AddressMap<LastTouch> memory;
-  std::vector<Clock> ended(program.instructions.size());  // what is known once instruction i has ended
-  std::array<Clock, kNumStreams> known;
-  const std::multimap<std::int32_t, BufferId> rings = ends_of_rings(role, program);
-  const auto begin = [&](const Region& region) { return role.buffer(region.buffer).offset + region.offset; };
-  const auto end = [&](const Region& region) {
-    return begin(region) + (mesh.group_size(region.over) - 1) * region.step + region.bytes;
-  };
+class Derivation {
+ public:
+  Derivation(const Role& role, const Mesh& mesh, Program& program)
+      : role_(role),
+        mesh_(mesh),
+        program_(program),
+        ended_(program.instructions.size()),
+        rings_(ends_of_rings(role, program)) {}
 
-  std::set<std::pair<BufferId, std::size_t>> met;  // rings and streams
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    Issued& issued = program.instructions[i];
+  void run() {
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+      wait(i, needed(i));
+      end_rings(i);
+    }
+  }
+
+ private:
+  std::int64_t begin(const Region& region) const { return role_.buffer(region.buffer).offset + region.offset; }
+  std::int64_t end(const Region& region) const {
+    return begin(region) + (mesh_.group_size(region.over) - 1) * region.step + region.bytes;
+  }
+
+  // What touched the memory of an instruction before it; notes what that touches. Of its own stream it may come to be
+  // the instruction itself.
+  Clock needed(std::size_t i) {
+    const Issued& issued = program_.instructions[i];
     const auto mine = static_cast<std::size_t>(issued.stream);
-    Clock needed = kNever;  // of this stream it may come to be the instruction itself
+    Clock needed = kNever;
+    const auto all = [&](const LastTouch& touch) {
+      raise(needed, touch.writes);
+      raise(needed, touch.reads);
+    };
     for_each_access(issued.instruction, [&](Access, const Region& region) {
-      const Buffer& buffer = role.buffer(region.buffer);
-      if (!program.repeats() || !buffer.own_parts || !met.emplace(region.buffer, mine).second) return;
-      memory.update(buffer.offset, buffer.offset + buffer.bytes, [&](const LastTouch& touch) {
-        raise(needed, touch.writes);
-        raise(needed, touch.reads);
-      });
+      const Buffer& buffer = role_.buffer(region.buffer);
+      if (!program_.repeats() || !buffer.own_parts || !met_.emplace(region.buffer, mine).second) return;
+      memory_.update(buffer.offset, buffer.offset + buffer.bytes, all);
     });
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
       if (access != Access::read) return;
-      memory.update(begin(region), end(region), [&](LastTouch& touch) {
+      memory_.update(begin(region), end(region), [&](LastTouch& touch) {
         raise(needed, touch.writes);
         touch.reads[mine] = static_cast<std::int32_t>(i);
       });
@@ -67,38 +81,52 @@ void derive(const Role& role, const Mesh& mesh, Program& program) {
     LastTouch written;
     written.writes[mine] = static_cast<std::int32_t>(i);
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
-      if (access == Access::read) return;
-      memory.replace(begin(region), end(region), written, [&](const LastTouch& touch) {
-        raise(needed, touch.writes);
-        raise(needed, touch.reads);
-      });
+      if (access != Access::read) memory_.replace(begin(region), end(region), written, all);
     });
+    return needed;
+  }
+
+  void wait(std::size_t i, const Clock& needed) {
+    Issued& issued = program_.instructions[i];
+    const auto mine = static_cast<std::size_t>(issued.stream);
     issued.after = kNever;
     for (std::size_t s = 0; s < kNumStreams; ++s) {
-      if (s == mine || needed[s] <= known[mine][s]) continue;
+      if (s == mine || needed[s] <= known_[mine][s]) continue;
       issued.after[s] = needed[s];
     }
-    drop_implied(issued.after, ended);
+    drop_implied(issued.after, ended_);
     for (std::size_t s = 0; s < kNumStreams; ++s)
-      if (issued.after[s] >= 0) raise(known[mine], ended[static_cast<std::size_t>(issued.after[s])]);
-    known[mine][mine] = static_cast<std::int32_t>(i);
-    ended[i] = known[mine];
-    for (auto [ring, end_of_all] = rings.equal_range(static_cast<std::int32_t>(i)); ring != end_of_all; ++ring) {
-      const Buffer& buffer = role.buffer(ring->second);
+      if (issued.after[s] >= 0) raise(known_[mine], ended_[static_cast<std::size_t>(issued.after[s])]);
+    known_[mine][mine] = static_cast<std::int32_t>(i);
+    ended_[i] = known_[mine];
+  }
+
+  void end_rings(std::size_t i) {
+    for (auto [ring, last] = rings_.equal_range(static_cast<std::int32_t>(i)); ring != last; ++ring) {
+      const Buffer& buffer = role_.buffer(ring->second);
       LastTouch any;
-      memory.update(buffer.offset, buffer.offset + buffer.bytes, [&](LastTouch& touch) {
+      memory_.update(buffer.offset, buffer.offset + buffer.bytes, [&](LastTouch& touch) {
         raise(any.writes, touch.writes);
         raise(any.reads, touch.reads);
       });
-      memory.assign(buffer.offset, buffer.offset + buffer.bytes, any);
+      memory_.assign(buffer.offset, buffer.offset + buffer.bytes, any);
     }
   }
-}
+
+  const Role& role_;
+  const Mesh& mesh_;
+  Program& program_;
+  AddressMap<LastTouch> memory_;
+  std::vector<Clock> ended_;  // what is known once instruction i has ended
+  std::array<Clock, kNumStreams> known_;
+  const std::multimap<std::int32_t, BufferId> rings_;
+  std::set<std::pair<BufferId, std::size_t>> met_;  // rings and streams
+};
 
 }  // namespace
 
 void derive_order(Role& role, const Mesh& mesh) {
-  for (Program& program : role.programs) derive(role, mesh, program);
+  for (Program& program : role.programs) Derivation(role, mesh, program).run();
 }
 
 }  // namespace trainer

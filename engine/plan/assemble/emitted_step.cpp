@@ -274,7 +274,7 @@ void EmittedStep::next_op(UnitUpdate& one) {
 }
 
 // Each operand as the op's declaration says.
-void EmittedStep::launch(UnitUpdate& one, const UpdateOp& op) {
+std::vector<std::pair<TensorDesc, Operand>> EmittedStep::operands_of(UnitUpdate& one, const UpdateOp& op) {
   using Of = UpdateDef::Operand;
   const Unit& unit = *one.unit;
   const UpdateDef& def = *definition(op.op).update;
@@ -282,52 +282,60 @@ void EmittedStep::launch(UnitUpdate& one, const UpdateOp& op) {
   const std::int64_t elements = unit.slice();
   TensorDesc update = flat(DType::f32, elements);
   if (def.whole) update.shape = Shape{one.update.bytes / kWidth / unit.elements, unit.elements};
-  Signature signature{op.op, op.attributes, {}};
-  std::vector<Operand> operands;
-  const auto add = [&](const TensorDesc& tensor, const Operand& operand) {
-    signature.operands.push_back(tensor);
-    operands.push_back(operand);
-  };
+  std::vector<std::pair<TensorDesc, Operand>> operands;
   for (const Of of : def.operands) {
     switch (of) {
       case Of::master:
-        add(flat(DType::f32, elements), Update{master});
+        operands.emplace_back(flat(DType::f32, elements), Update{master});
         break;
       case Of::gradient:
-        add(flat(options_.reduce, elements), Read{gradient(unit)});
+        operands.emplace_back(flat(options_.reduce, elements), Read{gradient(unit)});
         break;
       case Of::states:
         for (const StateSpec& state : op.states)
-          for (const auto& [tensor, region] : state_operands(unit, state.name)) add(tensor, Update{region});
+          for (const auto& [tensor, region] : state_operands(unit, state.name))
+            operands.emplace_back(tensor, Update{region});
         break;
       case Of::made:
-        add(update, Write{one.update = update_buffer(unit, elements)});
+        operands.emplace_back(update, Write{one.update = update_buffer(unit, elements)});
         break;
       case Of::changed:
-        add(update, Update{one.update});
+        operands.emplace_back(update, Update{one.update});
         break;
       case Of::taken:
-        add(update, Read{one.update});
+        operands.emplace_back(update, Read{one.update});
         break;
       case Of::rate:
-        add(scalar(DType::f32), Read{{lr, unit.optimizer * kWidth, kWidth}});
+        operands.emplace_back(scalar(DType::f32), Read{{lr, unit.optimizer * kWidth, kWidth}});
         break;
       case Of::scalars:
-        add(flat(DType::f32, 4), Read{emit_.whole(role_.scalars)});
+        operands.emplace_back(flat(DType::f32, 4), Read{emit_.whole(role_.scalars)});
         break;
       case Of::applied:
-        add(scalar(DType::i32), Read{emit_.whole(role_.applied)});
+        operands.emplace_back(scalar(DType::i32), Read{emit_.whole(role_.applied)});
         break;
       case Of::working:
-        if (!(working == master)) add(flat(unit.compute, elements), Update{working});
+        if (!(working == master)) operands.emplace_back(flat(unit.compute, elements), Update{working});
         break;
     }
   }
+  return operands;
+}
+
+void EmittedStep::launch(UnitUpdate& one, const UpdateOp& op) {
+  const Unit& unit = *one.unit;
+  const UpdateDef& def = *definition(op.op).update;
+  Signature signature{op.op, op.attributes, {}};
+  std::vector<Operand> operands;
+  for (const auto& [tensor, operand] : operands_of(one, op)) {
+    signature.operands.push_back(tensor);
+    operands.push_back(operand);
+  }
   Affine origin;
-  if (def.has(Of::master)) {
+  if (def.has(UpdateDef::Operand::master)) {
     signature.attributes.set("decay_elements", unit.decay_elements);
-    signature.attributes.set("working", !(working == master));
-    if (unit.sharded()) origin = slice_origin(elements, options_.mesh);
+    signature.attributes.set("working", !(unit.updated_working() == unit.parameters().region));
+    if (unit.sharded()) origin = slice_origin(unit.slice(), options_.mesh);
   }
   if (def.whole) {
     const Axes axes = matrix_axes(unit, options_.mesh);

@@ -54,6 +54,7 @@ class EmittedStep final : public Step {
   struct UnitUpdate;
   void next_op(UnitUpdate& one);
   void launch(UnitUpdate& one, const UpdateOp& op);
+  std::vector<std::pair<TensorDesc, Operand>> operands_of(UnitUpdate& one, const UpdateOp& op);
   void gather(UnitUpdate& one);
   void scatter(UnitUpdate& one);
   Region update_buffer(const Unit& unit, std::int64_t elements);

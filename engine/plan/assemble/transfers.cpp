@@ -17,6 +17,86 @@ std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 bool is_backward(Kind kind) { return kind == Kind::backward || kind == Kind::backward_input; }
 
+// A value on its way between two stages.
+struct Crossing {
+  double time;
+  Transfer transfer;
+  int from, to;
+};
+
+// The order of transfers.h, from the times of a schedule that was played.
+class Ordering {
+ public:
+  explicit Ordering(const Schedule& schedule)
+      : schedule_(schedule), played_(simulate(schedule)), begins_(schedule.stages.size()) {
+    CHECK(played_.deadlock.empty(), "a schedule has no deadlock");
+    for (std::size_t stage = 0; stage < begins_.size(); ++stage)
+      for (const TimedAction& timed : played_.stages[stage].actions) {
+        begins_[stage].push_back(timed.start);
+        const auto& [kind, micro_batch, chunk] = timed.action;
+        if (kind != Kind::backward_weight) starts_[{is_backward(kind), micro_batch, chunk}] = timed.start;
+      }
+  }
+
+  OrderedTransfers run() const {
+    OrderedTransfers result(schedule_.stages.size());
+    for (std::size_t stage = 0; stage < result.size(); ++stage) result[stage].resize(begins_[stage].size() + 1);
+    for (const Crossing& crossing : crossings()) {
+      issue(crossing, crossing.from, true, crossing.to, result);
+      issue(crossing, crossing.to, false, crossing.from, result);
+    }
+    return result;
+  }
+
+ private:
+  std::vector<Crossing> crossings() const {
+    std::vector<Crossing> all;
+    const auto chunks = static_cast<int>(schedule_.stage_of_chunk.size());
+    for (const StageTimes& stage : played_.stages)
+      for (const auto& [action, start, end] : stage.actions) {
+        const bool backward = is_backward(action.kind);
+        const int target = backward ? action.chunk - 1 : action.chunk + 1;
+        if (action.kind == Kind::backward_weight || target < 0 || target >= chunks) continue;
+        const int from = schedule_.stage_of_chunk[at(action.chunk)], to = schedule_.stage_of_chunk[at(target)];
+        if (from == to) continue;
+        const double time = meeting(from, to, end, starts_.at({backward, action.micro_batch, target}));
+        all.push_back({time, {action.micro_batch, std::min(action.chunk, target), backward, false, 0}, from, to});
+      }
+    std::ranges::sort(all, {}, [](const Crossing& c) {
+      return std::tuple(c.time, c.transfer.backward, c.transfer.boundary, c.transfer.micro_batch);
+    });
+    return all;
+  }
+
+  // The first time from `ended` on, and not after `needed`, at which both stages are between two actions: neither holds
+  // up what the other communicates inside an action. `ended`, if there is none.
+  double meeting(int from, int to, double ended, double needed) const {
+    const std::vector<double>&mine = begins_[at(from)], &theirs = begins_[at(to)];
+    auto a = std::ranges::lower_bound(mine, ended), b = std::ranges::lower_bound(theirs, ended);
+    while (a != mine.end() && b != theirs.end() && *a <= needed && *b <= needed) {
+      if (*a == *b) return *a;
+      (*a < *b ? a : b) += 1;
+    }
+    return ended;
+  }
+
+  // After every action that has begun by then: nothing that an action communicates of its own waits for a message under
+  // way.
+  void issue(const Crossing& crossing, int stage, bool send, int peer, OrderedTransfers& result) const {
+    const std::vector<double>& begin = begins_[at(stage)];
+    const auto position = std::ranges::lower_bound(begin, crossing.time) - begin.begin();
+    Transfer transfer = crossing.transfer;
+    transfer.send = send;
+    transfer.peer = peer;
+    result[at(stage)][static_cast<std::size_t>(position)].push_back(transfer);
+  }
+
+  const Schedule& schedule_;
+  const Simulation played_;
+  std::map<std::tuple<bool, int, int>, double> starts_;  // of passes by direction, micro-batch and chunk
+  std::vector<std::vector<double>> begins_;              // [stage][action]
+};
+
 }  // namespace
 
 std::vector<Boundary> boundaries(const Graph& graph, int num_chunks) {
@@ -53,71 +133,8 @@ std::vector<Boundary> boundaries(const Graph& graph, int num_chunks) {
 }
 
 OrderedTransfers order_transfers(const Schedule& schedule) {
-  OrderedTransfers result(schedule.stages.size());
-  for (std::size_t stage = 0; stage < result.size(); ++stage) result[stage].resize(schedule.stages[stage].size() + 1);
-  if (schedule.stage_of_chunk.size() == 1) return result;
-  const Simulation played = simulate(schedule);
-  CHECK(played.deadlock.empty(), "a schedule has no deadlock");
-  std::map<std::tuple<bool, int, int>, double> starts;              // of passes by direction, micro-batch and chunk
-  std::vector<std::vector<double>> begins(schedule.stages.size());  // [stage][action]
-  for (std::size_t stage = 0; stage < begins.size(); ++stage)
-    for (const TimedAction& timed : played.stages[stage].actions) {
-      begins[stage].push_back(timed.start);
-      const auto& [kind, micro_batch, chunk] = timed.action;
-      if (kind != Kind::backward_weight) starts[{is_backward(kind), micro_batch, chunk}] = timed.start;
-    }
-
-  // The first time from `ended` on, and not after `needed`, at which both stages are between two actions: neither holds
-  // up what the other communicates inside an action. `ended`, if there is none.
-  const auto meeting = [&](int from, int to, double ended, double needed) {
-    const std::vector<double>&mine = begins[at(from)], &theirs = begins[at(to)];
-    auto a = std::lower_bound(mine.begin(), mine.end(), ended),
-         b = std::lower_bound(theirs.begin(), theirs.end(), ended);
-    while (a != mine.end() && b != theirs.end() && *a <= needed && *b <= needed) {
-      if (*a == *b) return *a;
-      (*a < *b ? a : b) += 1;
-    }
-    return ended;
-  };
-
-  struct Crossing {
-    double time;
-    Transfer transfer;
-    int from, to;
-  };
-  std::vector<Crossing> all;
-  const auto chunks = static_cast<int>(schedule.stage_of_chunk.size());
-  for (const StageTimes& stage : played.stages)
-    for (const auto& [action, start, end] : stage.actions) {
-      const bool backward = is_backward(action.kind);
-      const int target = backward ? action.chunk - 1 : action.chunk + 1;
-      if (action.kind == Kind::backward_weight || target < 0 || target >= chunks) continue;
-      const int from = schedule.stage_of_chunk[at(action.chunk)], to = schedule.stage_of_chunk[at(target)];
-      if (from == to) continue;
-      const double time = meeting(from, to, end, starts.at({backward, action.micro_batch, target}));
-      all.push_back({time, {action.micro_batch, std::min(action.chunk, target), backward, false, 0}, from, to});
-    }
-  std::sort(all.begin(), all.end(), [](const Crossing& a, const Crossing& b) {
-    const auto key = [](const Crossing& c) {
-      return std::tuple(c.time, c.transfer.backward, c.transfer.boundary, c.transfer.micro_batch);
-    };
-    return key(a) < key(b);
-  });
-  for (const Crossing& crossing : all) {
-    const auto issue = [&](int stage, bool send, int peer) {
-      const std::vector<double>& begin = begins[at(stage)];
-      // After every action that has begun by then: nothing that an action communicates of its own waits for a message
-      // under way.
-      const auto position = std::lower_bound(begin.begin(), begin.end(), crossing.time) - begin.begin();
-      Transfer transfer = crossing.transfer;
-      transfer.send = send;
-      transfer.peer = peer;
-      result[at(stage)][static_cast<std::size_t>(position)].push_back(transfer);
-    };
-    issue(crossing.from, true, crossing.to);
-    issue(crossing.to, false, crossing.from);
-  }
-  return result;
+  if (schedule.stage_of_chunk.size() > 1) return Ordering(schedule).run();
+  return {std::vector<std::vector<Transfer>>(schedule.stages[0].size() + 1)};
 }
 
 }  // namespace trainer

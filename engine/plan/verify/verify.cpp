@@ -61,55 +61,55 @@ std::string unsound_loop(const Role& role, const Program& program) {
   return "";
 }
 
-// What the flow of facts takes for granted about a role's units, fields and scalars; empty if it may.
-std::string unsound(const Role& role, const Mesh& mesh) {
-  const auto persistent = [&](BufferId id) {
-    return id >= 0 && static_cast<std::size_t>(id) < role.buffers.size() && role.buffer(id).program < 0;
-  };
-  const auto inside = [&](const Region& region) {
-    if (!persistent(region.buffer) || region.offset < 0 || region.bytes < 0) return false;
-    const std::int64_t last = region.offset + (mesh.group_size(region.over) - 1) * region.step;
-    return region.step >= 0 && last + region.bytes <= role.buffer(region.buffer).bytes;
-  };
-  for (const Buffer& buffer : role.buffers)
-    if (buffer.stride < 0 || buffer.advance < 0 || buffer.stride % kBufferAlignment != 0 ||
-        (buffer.stride > 0 && buffer.program < 0) || (buffer.own_parts && buffer.stride == 0))
-      return "has a ring that goes around in no program";
-  for (const Program& program : role.programs)
-    if (const std::string why = unsound_loop(role, program); !why.empty()) return why;
-  for (BufferId id : {role.scalars, role.applied, role.good_steps})
-    if (id != -1 && !persistent(id)) return "names scalars that are not there";
-  for (const Unit& unit : role.units) {
-    std::int64_t end = 0;
-    bool sound = unit.find(Slot::Kind::working) != nullptr &&
-                 unit.trained() == (unit.find(Slot::Kind::master) != nullptr) && unit.elements > 0;
-    for (const UnitTensor& tensor : unit.tensors) {
-      sound =
-          sound && sliced_in_order(tensor.spec, Axes::of(Axis::tensor)) && tensor.spec.format == Format(unit.compute);
-      sound = sound && tensor.offset >= end && tensor.elements > 0 &&
-              tensor.elements == local_shape(tensor.spec, mesh).elements();
-      end = tensor.offset + tensor.elements;
-    }
-    // A slot is what its spec says of the unit: all of it, or an equal slice.
-    for (const Slot& slot : unit.slots) {
-      if (!slot.persistent) continue;
-      const std::int64_t ranks = slot.sliced() ? mesh.group_size(axes_of(slot.spec)) : 1;
-      const Shape expected = slot.own() ? Shape{mesh.group_size(kTokenAxes), unit.elements} : Shape{unit.elements};
-      const bool flat = std::all_of(slot.spec.cuts().begin(), slot.spec.cuts().end(),
-                                    [](const Cut& cut) { return cut.as == Placement::shard(0); });
-      sound = sound && flat && slot.spec.whole == expected && unit.elements % ranks == 0;
-      sound = sound && sliced_in_order(slot.spec, slot.own() ? kTokenAxes : kSliceAxes);
-      sound = sound && (!slot.own() || mesh.active(kTokenAxes).within(axes_of(slot.spec)));
-      sound = sound && inside(slot.region) && slot.region.bytes == bytes_of(slot.spec.format, unit.elements / ranks);
-      const bool is_master = slot.kind == Slot::Kind::master, is_working = slot.kind == Slot::Kind::working;
-      sound = sound && (!is_master || slot.spec.format == Format(DType::f32)) &&
-              (!is_working || slot.spec.format == Format(unit.compute));
-    }
-    for (const Slot& slot : unit.slots)
-      if (sound && slot.kind == Slot::Kind::state)
-        sound = slot.own() || axes_of(slot.spec) == axes_of(unit.parameters().spec);
-    if (!sound || end > unit.elements) return "has no place for " + unit.name;
+bool is_persistent(const Role& role, BufferId id) {
+  return id >= 0 && static_cast<std::size_t>(id) < role.buffers.size() && role.buffer(id).program < 0;
+}
+
+bool inside_persistent(const Role& role, const Mesh& mesh, const Region& region) {
+  if (!is_persistent(role, region.buffer) || region.offset < 0 || region.bytes < 0) return false;
+  const std::int64_t last = region.offset + (mesh.group_size(region.over) - 1) * region.step;
+  return region.step >= 0 && last + region.bytes <= role.buffer(region.buffer).bytes;
+}
+
+// A slot is what its spec says of the unit: all of it, or an equal slice.
+bool sound_slot(const Role& role, const Mesh& mesh, const Unit& unit, const Slot& slot) {
+  const std::int64_t ranks = slot.sliced() ? mesh.group_size(axes_of(slot.spec)) : 1;
+  const Shape expected = slot.own() ? Shape{mesh.group_size(kTokenAxes), unit.elements} : Shape{unit.elements};
+  const bool flat = std::ranges::all_of(slot.spec.cuts(), [](const Cut& cut) { return cut.as == Placement::shard(0); });
+  if (!flat || slot.spec.whole != expected || unit.elements % ranks != 0) return false;
+  if (!sliced_in_order(slot.spec, slot.own() ? kTokenAxes : kSliceAxes)) return false;
+  if (slot.own() && !mesh.active(kTokenAxes).within(axes_of(slot.spec))) return false;
+  if (!inside_persistent(role, mesh, slot.region)) return false;
+  if (slot.region.bytes != bytes_of(slot.spec.format, unit.elements / ranks)) return false;
+  const bool is_master = slot.kind == Slot::Kind::master, is_working = slot.kind == Slot::Kind::working;
+  return (!is_master || slot.spec.format == Format(DType::f32)) &&
+         (!is_working || slot.spec.format == Format(unit.compute));
+}
+
+bool sound_tensors(const Unit& unit, const Mesh& mesh) {
+  std::int64_t end = 0;
+  for (const UnitTensor& tensor : unit.tensors) {
+    if (!sliced_in_order(tensor.spec, Axes::of(Axis::tensor)) || tensor.spec.format != Format(unit.compute))
+      return false;
+    if (tensor.offset < end || tensor.elements <= 0 || tensor.elements != local_shape(tensor.spec, mesh).elements())
+      return false;
+    end = tensor.offset + tensor.elements;
   }
+  return end <= unit.elements;
+}
+
+bool sound_unit(const Role& role, const Mesh& mesh, const Unit& unit) {
+  if (unit.find(Slot::Kind::working) == nullptr || unit.elements <= 0) return false;
+  if (unit.trained() != (unit.find(Slot::Kind::master) != nullptr)) return false;
+  if (!sound_tensors(unit, mesh)) return false;
+  for (const Slot& slot : unit.slots)
+    if (slot.persistent && !sound_slot(role, mesh, unit, slot)) return false;
+  return std::ranges::all_of(unit.slots, [&](const Slot& slot) {
+    return slot.kind != Slot::Kind::state || slot.own() || axes_of(slot.spec) == axes_of(unit.parameters().spec);
+  });
+}
+
+std::string unsound_fields(const Role& role, const Mesh& mesh) {
   for (const Field& field : role.fields)
     if (!sliced_in_order(field.spec, field.kind == Field::Kind::batch ? kTokenAxes : Axes{}))
       return "has a field that no loader gives in such parts: " + field.name;
@@ -118,16 +118,28 @@ std::string unsound(const Role& role, const Mesh& mesh) {
       return "has a field that is not made of parts: " + field.name;
   for (const Program& program : role.programs)
     for (const Issued& issued : program.instructions) {
-      std::int32_t field = 0;
-      if (const auto* in = std::get_if<CopyIn>(&issued.instruction))
-        field = in->field;
-      else if (const auto* out = std::get_if<CopyOut>(&issued.instruction))
-        field = out->field;
-      else
-        continue;
+      const auto* in = std::get_if<CopyIn>(&issued.instruction);
+      const auto* out = std::get_if<CopyOut>(&issued.instruction);
+      if (in == nullptr && out == nullptr) continue;
+      const std::int32_t field = in != nullptr ? in->field : out->field;
       if (field < 0 || static_cast<std::size_t>(field) >= role.fields.size()) return "copies a field that is not there";
     }
   return "";
+}
+
+// What the flow of facts takes for granted about a role's units, fields and scalars; empty if it may.
+std::string unsound(const Role& role, const Mesh& mesh) {
+  for (const Buffer& buffer : role.buffers)
+    if (buffer.stride < 0 || buffer.advance < 0 || buffer.stride % kBufferAlignment != 0 ||
+        (buffer.stride > 0 && buffer.program < 0) || (buffer.own_parts && buffer.stride == 0))
+      return "has a ring that goes around in no program";
+  for (const Program& program : role.programs)
+    if (const std::string why = unsound_loop(role, program); !why.empty()) return why;
+  for (BufferId id : {role.scalars, role.applied, role.good_steps})
+    if (id != -1 && !is_persistent(role, id)) return "names scalars that are not there";
+  for (const Unit& unit : role.units)
+    if (!sound_unit(role, mesh, unit)) return "has no place for " + unit.name;
+  return unsound_fields(role, mesh);
 }
 
 // What `count` independent proofs find, one after the other.
