@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "engine/core/random.h"
-#include "tests/temporary.h"
 #include "tests/tools/process.h"
+#include "tests/tools/workplace.h"
 
 using namespace trainer::tests;
 namespace fs = std::filesystem;
@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kJob = R"(name: tiny
+constexpr const char* kMpiJob = R"(name: tiny
 seed: 5
 model:
   graph: models/gpt2.yaml
@@ -44,13 +44,9 @@ checkpoint: {dir: runs, every: 2, keep: 3, format: sharded}
 log: {every: 1000000, jsonl: log.jsonl}
 )";
 
-class Workplace : public TemporaryFolder {
+class MpiWorkplace : public Workplace {
  public:
-  Workplace() {
-    write("job.yaml", kJob);
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "the quick brown fox jumps over the lazy dog\n";
-    write("text.txt", text);
+  MpiWorkplace() : Workplace(kMpiJob) {
     for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}) ::setenv(name, "1", 1);
     // Tests of sanitizers' builds: MPI itself leaks.
     ::setenv("ASAN_OPTIONS", "detect_leaks=0", 0);
@@ -122,7 +118,7 @@ std::vector<std::string> operator+(std::vector<std::string> a, const std::vector
 
 // Ends a random one of 4 ranks at a random moment after the first checkpoint, and checks what the others do. True if it
 // met a run that still went.
-bool lose_a_rank(const Workplace& in, int number, std::uint64_t attempt) {
+bool lose_a_rank(const MpiWorkplace& in, int number, std::uint64_t attempt) {
   const auto draw = [&](std::uint64_t what, std::uint64_t below) {
     return static_cast<int>(trainer::random_below(11, what, attempt, below));
   };
@@ -166,7 +162,7 @@ bool lose_a_rank(const Workplace& in, int number, std::uint64_t attempt) {
 }
 
 void lose_ranks(int kills, int stops) {
-  const Workplace in;
+  const MpiWorkplace in;
   REQUIRE(in.mpirun(4, kLong + std::vector<std::string>{"checkpoint.dir=whole", "log.jsonl=whole.jsonl"}).code == 0);
   std::uint64_t attempt = 0;
   for (int i = 0; i < kills + stops; ++i) {
@@ -188,7 +184,7 @@ void lose_ranks(int kills, int stops) {
 }  // namespace
 
 TEST_CASE("2 and 4 processes train to the bits of as many threads") {
-  const Workplace in;
+  const MpiWorkplace in;
   struct Case {
     int ranks;
     std::vector<std::string> overrides;
@@ -226,7 +222,7 @@ TEST_CASE("2 and 4 processes train to the bits of as many threads") {
 }
 
 TEST_CASE("a trace has every rank's times") {
-  const Workplace in;
+  const MpiWorkplace in;
   REQUIRE(in.mpirun(2, {"log.trace=trace.json"}).code == 0);
   REQUIRE(
       in.trainer({"run", "job.yaml", "cluster.devices_per_node=2", "checkpoint.dir=threads", "log.trace=threads.json"})
@@ -249,7 +245,7 @@ TEST_CASE(
 TEST_CASE("twenty ranks lost at random moments" * doctest::skip()) { lose_ranks(16, 4); }
 
 TEST_CASE("a signal to one rank is heard by all: they save and exit 143") {
-  const Workplace in;
+  const MpiWorkplace in;
   Process run = in.start(2, {"train.steps=1000000", "checkpoint.every=1000000", "eval.every=1000000"});
   const Clock::time_point started = Clock::now();
   while (contents_of(in.path("log.jsonl")).empty()) {
@@ -267,12 +263,8 @@ TEST_CASE("a signal to one rank is heard by all: they save and exit 143") {
 TEST_CASE(
     "a run in long steps under mpirun saves on SIGUSR1, on SIGTERM if mpirun leaves it the time, and on every signal "
     "to open_mpi.sh") {
-  const Workplace in;
-  in.write("long.txt", [] {
-    std::string text;
-    for (int i = 0; i < 4000; ++i) text += "the quick brown fox jumps over the lazy dog\n";
-    return text;
-  }());
+  const MpiWorkplace in;
+  in.write("long.txt", lines_of_text(4000));
   // Steps of some seconds.
   const std::vector<std::string> slow{"model.with={layers: 4, heads: 4, dim: 128, vocab: 256, context: 256}",
                                       "data.train=long.txt",
@@ -324,7 +316,7 @@ TEST_CASE(
 }
 
 TEST_CASE("what one rank alone cannot do ends all of them with its reason") {
-  const Workplace in;
+  const MpiWorkplace in;
   in.write("runs", "a file where the folder of checkpoints should be");  // rank 0 makes it
   const Clock::time_point started = Clock::now();
   const Outcome outcome = in.mpirun(4, {});
@@ -336,7 +328,7 @@ TEST_CASE("what one rank alone cannot do ends all of them with its reason") {
 }
 
 TEST_CASE("launcher, job and backend that do not fit are refused before anything starts") {
-  const Workplace in;
+  const MpiWorkplace in;
   struct Case {
     std::vector<std::pair<const char*, const char*>> environment;
     std::vector<std::string> overrides;

@@ -34,14 +34,18 @@ checkpoint: {dir: runs, every: 2, keep: 3}
 log: {every: 2, jsonl: logs/log.jsonl, tensorboard: logs/tb, trace: logs/trace.json}
 )";
 
-// A folder with the job and its text.
+inline std::string lines_of_text(int lines) {
+  std::string text;
+  for (int i = 0; i < lines; ++i) text += "the quick brown fox jumps over the lazy dog\n";
+  return text;
+}
+
+// A folder with a job and its text.
 class Workplace : public TemporaryFolder {
  public:
-  Workplace() {
-    write("job.yaml", kJob);
-    std::string text;
-    for (int i = 0; i < 60; ++i) text += "the quick brown fox jumps over the lazy dog\n";
-    write("text.txt", text);
+  explicit Workplace(const std::string& job = kJob) {
+    write("job.yaml", job);
+    write("text.txt", lines_of_text(60));
   }
   Outcome operator()(std::vector<std::string> arguments) const { return trainer::tests::trainer(path(), arguments); }
   /// The same with another job beside it.
