@@ -5,7 +5,8 @@
 #include <cstdint>
 
 #include "engine/core/dtype.h"
-#include "engine/cost/cost_model.h"
+#include "engine/cost/estimate.h"
+#include "engine/cost/machine_model.h"
 #include "engine/plan/instruction.h"
 
 namespace trainer::cost {

@@ -47,20 +47,6 @@ double slowest_of(int devices, double variation) {
 
 }  // namespace
 
-std::string_view name_of(Bound bound) {
-  switch (bound) {
-    case Bound::compute:
-      return "compute";
-    case Bound::memory:
-      return "memory";
-    case Bound::latency:
-      return "latency";
-    case Bound::network:
-      return "network";
-  }
-  return "?";
-}
-
 struct CostModel::Impl {
   explicit Impl(const Cluster& where) : cluster(where), measured(*where.machine) {}
 

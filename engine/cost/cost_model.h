@@ -9,28 +9,11 @@
 
 #include "engine/core/mesh.h"
 #include "engine/core/signature.h"
+#include "engine/cost/estimate.h"
 #include "engine/cost/machine_model.h"
 #include "engine/plan/instruction.h"
 
 namespace trainer::cost {
-
-/// What a time is bound by.
-enum class Bound : std::uint8_t { compute, memory, latency, network };
-std::string_view name_of(Bound bound);
-
-/// What a communication takes, while it runs alone, of what a rank's links inside its node and between nodes can move:
-/// shares, 0 to 1.
-struct LinkShare {
-  float inside = 0, between = 0;
-};
-
-/// Microseconds, and the half width of their interval as a share of them.
-struct Estimate {
-  double us = 0;
-  double spread = 0;
-  Bound bound = Bound::latency;
-  LinkShare links{};
-};
 
 /// Where the ranks of a mesh are: rank r lives on node r / ranks_per_node.
 struct Cluster {

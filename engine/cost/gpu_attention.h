@@ -4,7 +4,8 @@
 
 #include <cstdint>
 
-#include "engine/cost/cost_model.h"
+#include "engine/cost/estimate.h"
+#include "engine/cost/machine_model.h"
 
 namespace trainer::cost {
 

@@ -6,7 +6,8 @@
 #include <cstdint>
 
 #include "engine/core/dtype.h"
-#include "engine/cost/cost_model.h"
+#include "engine/cost/estimate.h"
+#include "engine/cost/machine_model.h"
 
 namespace trainer::cost {
 

@@ -3,7 +3,8 @@
 #pragma once
 
 #include "engine/core/signature.h"
-#include "engine/cost/cost_model.h"
+#include "engine/cost/estimate.h"
+#include "engine/cost/machine_model.h"
 
 namespace trainer::cost {
 

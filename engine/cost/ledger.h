@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/mesh.h"
 #include "engine/core/op.h"
-#include "engine/cost/predict.h"
+#include "engine/cost/prediction.h"
 
 namespace trainer::cost {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/cost/cost_model.h"
+#include "engine/cost/estimate.h"
 #include "engine/cost/machine_model.h"
 #include "engine/cost/work.h"
 

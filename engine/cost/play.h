@@ -4,7 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "engine/cost/predict.h"
+#include "engine/cost/cost_model.h"
+#include "engine/cost/prediction.h"
+#include "engine/plan/plan.h"
 
 namespace trainer::cost {
 

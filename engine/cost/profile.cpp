@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/ops/op_def.h"
+#include "engine/plan/assemble/cut_graph.h"
 
 namespace trainer::cost {
 namespace {
@@ -82,8 +83,10 @@ class Profiling {
     if (is_collective(node.op)) piece.network_us += estimate.us;
     if (is_collective(node.op) && !node.backward) piece.network_forward_us += estimate.us;
     if (node.recomputed) piece.recompute_us += estimate.us;
-    (!node.backward ? piece.forward_us : is_weight(node) ? piece.weight_us : piece.input_us) += estimate.us;
-    if (is_weight(node)) piece.adding_us += adding(node) - estimate.us;
+    (!node.backward                 ? piece.forward_us
+     : is_weight_part(graph_, node) ? piece.weight_us
+                                    : piece.input_us) += estimate.us;
+    if (is_weight_part(graph_, node)) piece.adding_us += adding(node) - estimate.us;
     pack(node, piece);
   }
 
@@ -92,11 +95,6 @@ class Profiling {
     Signature signature = signature_of(graph_, node);
     signature.attributes.set("accumulate", true);
     return model_.kernel(signature).us;
-  }
-
-  bool is_weight(const Node& node) const {
-    return node.backward && std::all_of(node.outputs.begin(), node.outputs.end(),
-                                        [&](ValueId id) { return graph_.value(id).kind == ValueKind::gradient; });
   }
 
   void pack(const Node& node, Piece& piece) {
@@ -117,7 +115,7 @@ class Profiling {
     std::vector<std::int32_t> made(graph_.values.size(), kNever), last(graph_.values.size(), kNever);
     std::vector<char> for_weights(graph_.values.size(), 0);
     for (std::size_t i = 0; i < n; ++i) {
-      const bool weight = is_weight(graph_.nodes[i]);
+      const bool weight = is_weight_part(graph_, graph_.nodes[i]);
       for (ValueId input : graph_.nodes[i].inputs) {
         last[static_cast<std::size_t>(graph_.storage(input))] = static_cast<std::int32_t>(i);
         if (weight) for_weights[static_cast<std::size_t>(graph_.storage(input))] = 1;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/cost/moments.h"
-#include "engine/cost/search.h"
+#include "engine/cost/search_space.h"
 #include "engine/job/resolve.h"
 #include "engine/plan/strategy.h"
 

@@ -14,51 +14,9 @@
 #include <vector>
 
 #include "engine/cost/candidate.h"
-#include "engine/cost/cost_model.h"
-#include "engine/cost/profile.h"
+#include "engine/cost/search_space.h"
 
 namespace trainer::cost {
-
-/// What a search needs to know of the job and the cluster.
-struct SearchSpace {
-  const Job* job = nullptr;  ///< what it fixes stands
-  const MachineModel* machine = nullptr;
-  int world_size = 1;
-  int ranks_per_node = 1;
-  int threads = 0;               ///< of a rank of a CPU
-  std::int64_t limit_bytes = 0;  ///< of one rank
-  double state_bytes = 8;        ///< of the optimizer's states of a parameter, beside the f32 master weight
-};
-
-/// Makes profiles and cuts, when the search asks for them.
-class ProfileSource {
- public:
-  virtual ~ProfileSource() = default;
-  /// Of the mesh the axes of the graph count: tensor and context. Null where the model cannot be cut so; then `why_not`
-  /// says why.
-  virtual const Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro,
-                                 const ActivationCheckpointingJob& recompute) = 0;
-  virtual std::string why_not(const Mesh& mesh, bool sequence_parallel) = 0;
-  /// The piece with which each of `chunks` chunks begins, the first with 0; empty: the model has too few pieces.
-  /// `samples`: of a micro-batch of all ranks; the more there are, the less weights count beside activations.
-  virtual const std::vector<int>& cut(int chunks, std::int64_t samples) = 0;
-};
-
-struct Scored {
-  Candidate candidate;
-  double step_us = 0;
-  double spread = 0;  ///< half of the predicted interval, as a share of step_us; 0 of a score, which has no interval
-  std::int64_t bytes = 0;      ///< of the fullest rank
-  std::vector<int> fullest{};  ///< its stage, and up to two more, the fullest first; empty: not known
-  bool fits = false;
-  // Of step_us, about:
-  double compute_us = 0;    ///< kernels that no strategy saves
-  double recompute_us = 0;  ///< done a second time
-  double tensor_us = 0;     ///< communication along the tensor axis
-  double data_us = 0;       ///< communication along the data axes that nothing hides
-  double bubble_us = 0;     ///< waits for other stages, unequal stages among them
-  double update_us = 0;
-};
 
 struct SearchResult {
   std::vector<Scored> scored;           ///< what fits first; then by the job's goal, equals by complexity

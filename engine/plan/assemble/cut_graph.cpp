@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/plan/assemble/phases.h"
-
 namespace trainer {
 namespace {
 
@@ -39,6 +37,11 @@ void find_last_uses(CutGraph& cut) {
 }
 
 }  // namespace
+
+bool is_weight_part(const Graph& graph, const Node& node) {
+  return node.backward && std::all_of(node.outputs.begin(), node.outputs.end(),
+                                      [&](ValueId output) { return graph.value(output).kind == ValueKind::gradient; });
+}
 
 CutGraph cut(const Graph& graph, Schedule schedule, int micro_batches) {
   CutGraph result;

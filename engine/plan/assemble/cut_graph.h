@@ -11,6 +11,10 @@
 
 namespace trainer {
 
+/// Whether the node computes nothing but gradients of parameters: what a schedule may put off. All else of a backward
+/// pass, repeated forward nodes among it, is its input part.
+bool is_weight_part(const Graph& graph, const Node& node);
+
 struct CutGraph {
   static constexpr std::int32_t kKept = 0x7FFFFFFF;
 

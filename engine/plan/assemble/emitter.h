@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/plan/assemble/assemble.h"
 #include "engine/plan/assemble/cut_graph.h"
 #include "engine/plan/assemble/fold.h"
+#include "engine/plan/assemble/options.h"
 
 namespace trainer {
 

@@ -25,11 +25,6 @@ bool belongs(const Graph& graph, const Node& node, Kind kind) {
 
 }  // namespace
 
-bool is_weight_part(const Graph& graph, const Node& node) {
-  return node.backward && std::all_of(node.outputs.begin(), node.outputs.end(),
-                                      [&](ValueId output) { return graph.value(output).kind == ValueKind::gradient; });
-}
-
 std::map<Action::Kind, Phase> phases_of(const CutGraph& cut, int chunk,
                                         const std::function<std::size_t(const std::string&)>& unit_of) {
   const Graph& graph = *cut.graph;

@@ -10,10 +10,6 @@
 
 namespace trainer {
 
-/// Whether the node computes nothing but gradients of parameters: what a schedule may put off. All else of a backward
-/// pass, repeated forward nodes among it, is its input part.
-bool is_weight_part(const Graph& graph, const Node& node);
-
 /// What one action runs. Of node i of `nodes`: the units first read by it, last read by it, and those whose last
 /// gradient of the pass it computes. Units are indices, in rising order.
 struct Phase {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/plan/assemble/assemble.h"
+#include "engine/plan/assemble/options.h"
 
 namespace trainer {
 
