@@ -12,6 +12,8 @@
 
 #include "engine/compile/compile.h"
 #include "engine/cost/machine_model.h"
+#include "engine/cost/moments.h"
+#include "engine/job/pipeline_schedules.h"
 #include "strategies/strategies.h"
 
 namespace trainer::cost {
@@ -130,6 +132,51 @@ CompiledJob planned(const std::string& pipeline, double limit_gib) {
 double peak_gib(const CompiledJob& job) { return static_cast<double>(job.peak_bytes()) / (std::int64_t{1} << 30); }
 
 }  // namespace
+
+namespace {
+
+// Bytes of activations at a stage's fullest moment: every action looked at.
+std::int64_t fullest(const std::vector<Action>& actions, const std::vector<Piece>& chunks) {
+  std::int64_t alive = 0, most = 0;
+  for (const Action& action : actions) {
+    const Piece& chunk = chunks[static_cast<std::size_t>(action.chunk)];
+    if (action.kind == Action::Kind::forward) alive += chunk.saved_bytes;
+    most = std::max(most, alive + chunk.transient_bytes);
+    if (action.kind == Action::Kind::backward) alive -= chunk.saved_bytes;
+    if (action.kind == Action::Kind::backward_input) alive += chunk.handed_bytes - chunk.freed_bytes;
+    if (action.kind == Action::Kind::backward_weight)
+      alive -= chunk.saved_bytes + chunk.handed_bytes - chunk.freed_bytes;
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("the fullest moments of a schedule are as full as the fullest of all, whatever the chunks hold") {
+  std::mt19937 random(5);
+  const auto bytes = [&](int most) { return std::uniform_int_distribution<std::int64_t>(0, most)(random); };
+  constexpr int kStages = 4, kMicroBatches = 24;
+  for (const ScheduleRecord& record : kScheduleRecords) {
+    const strategies::PipelineEntry& entry = strategies::pipeline_schedule(record.schedule, kStages);
+    for (const int virtual_stages : {1, 2, 3}) {
+      if (entry.refuses(kStages, virtual_stages, kMicroBatches)) continue;
+      CAPTURE(name_of(record.schedule));
+      const Schedule schedule = entry.make(kStages, virtual_stages, kMicroBatches);
+      const std::vector<std::vector<Moment>> moments = fullest_moments(schedule);
+      for (int round = 0; round < 20; ++round) {
+        std::vector<Piece> chunks(schedule.stage_of_chunk.size());
+        for (Piece& chunk : chunks) {
+          chunk.saved_bytes = bytes(1000);
+          chunk.freed_bytes = bytes(static_cast<int>(chunk.saved_bytes));
+          chunk.handed_bytes = bytes(600);
+          chunk.transient_bytes = bytes(2000);
+        }
+        for (std::size_t stage = 0; stage < kStages; ++stage)
+          CHECK(peak_bytes(moments[stage], chunks) == fullest(schedule.stages[stage], chunks));
+      }
+    }
+  }
+}
 
 TEST_CASE("where the cut by time does not fit, one for memory is taken, and its names plan the same again") {
   const CompiledJob by_time = planned("{degree: 2}", 100);
