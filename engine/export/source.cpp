@@ -11,6 +11,7 @@
 #include "engine/core/error.h"
 #include "engine/core/file.h"
 #include "engine/core/narrow.h"
+#include "engine/core/rows_of.h"
 #include "engine/graph/graph.h"
 #include "engine/job/peft_config.h"
 #include "engine/job/yaml.h"
@@ -101,6 +102,12 @@ void Source::merge(Adapter adapter) {
   for (const TensorInfo& info : adapter.tensors) {
     if (info.name.ends_with(kLoraA)) {
       take_pair(info.name.substr(0, info.name.size() - kLoraA.size()));
+    } else if (const std::optional<RowsOf> rows = named_rows(info.name)) {
+      const auto table = std::ranges::find(tensors_, rows->tensor, &TensorInfo::name);
+      if (table == tensors_.end() || !(table->shape == Shape{rows->rows, info.shape[-1]}))
+        throw DataError(path_ + ": " + info.name + " are no rows of the base " + base_->path);
+      table->dtype = DType::f32;
+      rows_[table->name].push_back({info.name, rows->first * info.shape[-1], rows->last * info.shape[-1]});
     } else if (!info.name.ends_with(kLoraB) && !info.name.ends_with(kMagnitude)) {
       const auto same = std::ranges::find(tensors_, info.name, &TensorInfo::name);
       if (same == tensors_.end() || !(same->shape == info.shape))
@@ -213,9 +220,21 @@ Precision Source::precision() const {
 
 void Source::read(const TensorInfo& tensor, const Range& range, void* out) const {
   const auto delta = deltas_.find(tensor.name);
-  if (delta == deltas_.end()) return store_of(tensor.name).read(tensor.name, range, out);
+  const auto rows = rows_.find(tensor.name);
+  if (delta == deltas_.end() && rows == rows_.end()) return store_of(tensor.name).read(tensor.name, range, out);
   read_plain(tensor.name, range, static_cast<float*>(out));
-  add_delta(delta->second, range, static_cast<float*>(out));
+  if (delta != deltas_.end()) add_delta(delta->second, range, static_cast<float*>(out));
+  if (rows != rows_.end()) put_rows(rows->second, range, static_cast<float*>(out));
+}
+
+void Source::put_rows(const std::vector<TrainedRows>& all, const Range& range, float* values) const {
+  for (std::int64_t r = 0; r < range.repeat; ++r, values += range.count()) {
+    const std::int64_t begin = range.first + r * range.stride, end = begin + range.count();
+    for (const TrainedRows& rows : all) {
+      const std::int64_t first = std::max(begin, rows.first), last = std::min(end, rows.last);
+      if (first < last) weights_->tensors.read(rows.name, first - rows.first, last - first, values + (first - begin));
+    }
+  }
 }
 
 /// The adapter's checkpoint, where that has the tensor.

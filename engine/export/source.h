@@ -50,6 +50,12 @@ class Source {
     double norm = 0;             // of the change
   };
 
+  /// Rows of a table that were trained beside an adapter: elements [first, last) of the flat table.
+  struct TrainedRows {
+    std::string name;
+    std::int64_t first = 0, last = 0;
+  };
+
   void open_folder(const Options& options);
   void open_checkpoint(const Options& options);
   void merge(Adapter adapter);
@@ -59,13 +65,15 @@ class Source {
   std::vector<checkpoint::TensorInfo> named(const std::vector<std::string>& names) const;
   const checkpoint::TensorStore& store_of(const std::string& tensor) const;
   void read_plain(const std::string& tensor, const checkpoint::Range& range, float* out) const;
+  void put_rows(const std::vector<TrainedRows>& all, const checkpoint::Range& range, float* values) const;
   void add_delta(const Delta& delta, const checkpoint::Range& range, float* values) const;
 
   std::string path_, files_;
   std::optional<ModelFolder> folder_;
   std::optional<WeightSource> weights_, base_;  // base_: of an adapter
   std::vector<checkpoint::TensorInfo> tensors_;
-  std::map<std::string, Delta> deltas_;  // by matrix
+  std::map<std::string, Delta> deltas_;                   // by matrix
+  std::map<std::string, std::vector<TrainedRows>> rows_;  // by table
   float scale_ = 0;
 };
 

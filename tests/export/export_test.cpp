@@ -338,6 +338,11 @@ TEST_CASE("an adapter is added to its base: W + s B A, with what else was traine
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = std::sin(static_cast<float>(i));
   for (std::size_t i = 0; i < b.size(); ++i) b[i] = std::cos(static_cast<float>(i));
   for (std::size_t i = 0; i < trained.size(); ++i) trained[i] = static_cast<float>(i) / 7;
+  const std::string table = "model.embed_tokens.weight";
+  const Shape vocabulary = store.find(table)->shape;
+  const std::string part = table + ".rows.2-5.of." + std::to_string(vocabulary[0]);
+  std::vector<float> rows(static_cast<std::size_t>(3 * vocabulary[1]));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i) / 5;
   const auto saved = [&](const std::string& hash) {
     const Json metadata{{"base", {{"hash", hash}, {"from", base}, {"tensors", names}}},
                         {"job",
@@ -354,9 +359,11 @@ TEST_CASE("an adapter is added to its base: W + s B A, with what else was traine
     checkpoint::FileWriter writer(folder.path("run"), 1, "model.safetensors",
                                   {{{q + ".lora_A.weight", DType::f32, {rank, in}}, {0, rank * in}},
                                    {{q + ".lora_B.weight", DType::f32, {out, rank}}, {0, out * rank}},
+                                   {{part, DType::f32, {3, vocabulary[1]}}, {0, 3 * vocabulary[1]}},
                                    {{norm, DType::f32, {24}}, {0, 24}}});
     for (const auto& entry : writer.order()) {
       const std::vector<float>& values = entry.tensor.name == norm                      ? trained
+                                         : entry.tensor.name == part                    ? rows
                                          : entry.tensor.name.ends_with("lora_A.weight") ? a
                                                                                         : b;
       writer.write(entry, values.data(), entry.range.count());
@@ -379,6 +386,7 @@ TEST_CASE("an adapter is added to its base: W + s B A, with what else was traine
   for (const std::string& name : names) {
     std::vector<float> expected = values_of(store, name);
     if (name == norm) expected = trained;
+    if (name == table) std::ranges::copy(rows, expected.begin() + 2 * vocabulary[1]);
     if (name == q + ".weight")
       for (std::int64_t row = 0; row < out; ++row)
         for (std::int64_t column = 0; column < in; ++column) {
