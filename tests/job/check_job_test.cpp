@@ -91,7 +91,7 @@ TEST_CASE("heads that do not divide are told at the job's line, with heads that 
   CHECK(found[0].value == "5");
   CHECK(found[0].allowed == "4 or 8");
   CHECK(contains(found[0].message, "dim is 64"));
-  CHECK(contains(found[0].note, "models/gpt2.yaml:23:"));
+  CHECK(contains(found[0].note, "models/gpt2.yaml:28:"));
 }
 
 TEST_CASE("a width that does not divide by the graph's own heads is told at the width") {
