@@ -593,8 +593,8 @@ Fields job() {
                {null(), section(adapter(), "kind")}, "null"),
       extra("trainable",
             "Parameters of the model that are trained: all, none beside the adapter, or globs over their names; "
-            "[first:last] behind one: these rows of an embedding. Default: adapter where there is one (of labelled rows "
-            "with the head), else all.",
+            "[first:last] behind one: these rows of an embedding. "
+            "Default: adapter where there is one (of labelled rows with the head), else all.",
             {word({"all", "adapter"}), list(text(), 1)}),
       required("data", "What it is trained on.", {section(data())}),
       required("train", "How it is trained.", {section(train())}),
