@@ -65,7 +65,9 @@ void add_eval(CommandLine& app, Work& work) {
   command->footer(
       "Examples:\n"
       "  trainer eval configs/quickstart.yaml\n"
-      "  trainer eval job.yaml --checkpoint runs/job/step-00000500 --batches 0 --json\n");
+      "  trainer eval job.yaml --checkpoint runs/job/step-00000500 --batches 0 --json\n"
+      "\n"
+      "A job with eval.generate also answers its prompts: exact_match is the share that it gets right.\n");
   command->callback([arguments, &work] { work = [arguments] { return eval(*arguments); }; });
 }
 
