@@ -1,6 +1,7 @@
 // The step's own scalars and the optimizers, each one pass over memory.
 //
-//   loss_seed       count f64 [1], scalars f32 [4] → seed f32 [1] = loss_scale / max(count, 1)
+//   loss_seed       count f64 [1], scalars f32 [4] → seed f32 [1] = loss_scale / max(count, 1), or with
+//                   the attribute `samples` loss_scale / samples
 //   sum_squares     x r [n] → squares f64 [1] = scale · Σ x², `accumulate` adds; only of elements whose index in the
 //                   unit (Call::origin + i) lies in [first, last). In f64, by chunks in order: threads do not matter.
 //   update_scalars  squares f64 [1], loss f64 [1], count f64 [1], scalars f32 [4], applied i32 [1]

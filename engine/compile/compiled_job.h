@@ -83,6 +83,7 @@ struct CompiledJob {
   std::vector<OptimizerJob> optimizers;   ///< Unit::optimizer is an index in it; of training
   std::int64_t num_parameters = 0;
   std::int64_t num_trained = 0;        ///< of those
+  std::int64_t num_active = 0;         ///< of all, those that a token meets: of experts only the ones it goes to
   std::vector<std::string> adapter{};  ///< names of the parameters that the job's adapter adds to the model's
   double flops_per_step = 0;        ///< of all ranks: every op of the forward and backward pass, recomputation included
   double model_flops_per_step = 0;  ///< of all ranks: three times the forward pass, whatever is done again or left out;

@@ -1,6 +1,7 @@
 // Each fact is read off the graph's nodes, not off the job.
 #include "engine/compile/graph_facts.h"
 
+#include <set>
 #include <string_view>
 #include <unordered_set>
 
@@ -56,7 +57,13 @@ std::vector<PipelineChunk> chunks_of(const Graph& graph, const Schedule& schedul
 }
 
 void add_graph_facts(const Graph& graph, CompiledJob& job) {
-  job.num_parameters = graph.num_parameters();
+  job.num_parameters = job.num_active = graph.num_parameters();
+  std::set<ValueId> experts;
+  for (const Node& node : graph.nodes) {
+    if (node.op != Op::expert_linear || !experts.insert(node.inputs[2]).second) continue;
+    const Shape& weight = graph.value(node.inputs[2]).shape();
+    job.num_active -= (weight[0] - graph.value(node.inputs[1]).shape()[-1]) * (weight.elements() / weight[0]);
+  }
   for (const Parameter& parameter : graph.parameters)
     if (parameter.trainable) job.num_trained += graph.value(parameter.value).shape().elements();
   job.vocabulary = vocabulary(graph);

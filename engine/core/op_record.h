@@ -29,6 +29,7 @@ enum class Trait : std::uint8_t {
   norm,
   view,        ///< its output is its input's memory, and nothing is launched
   collective,  ///< joins ranks (Node::axes) and launches no kernel; `replicate` joins them in its gradient and is none
+  composite,   ///< of graph files: stands for several nodes (engine/transform/experts.cpp), and is in no graph
   random,      ///< takes Graph::step after its inputs and the attribute `key`; vanishes outside training and with p = 0
   scratch,     ///< on some device its kernel needs memory beside its operands: Target::workspace_bytes
 };

@@ -189,6 +189,33 @@ AttributeDefs pool_attributes(bool in_file) {
           both(all[2], "pixels around the image")};
 }
 
+AttributeDef above_zero(AttributeDef def) {
+  def.above = true;
+  return def;
+}
+
+AttributeDef score(bool in_file) {
+  AttributeDef def{
+      .name = "score", .type = Type::choice, .otherwise = std::string("softmax"), .choices = {"softmax", "sigmoid"}};
+  return in_file ? file(def, "what makes scores of the logits") : def;
+}
+
+/// How a router chooses and weighs.
+AttributeDefs route_attributes(bool in_file) {
+  AttributeDefs all{score(in_file), flag("normalize", true), real("scale", 1.0), from(1, integer("groups", 1)),
+                    from(1, integer("top_groups", 1))};
+  if (!in_file) return all;
+  all[1] = file(all[1], "whether a token's weights are divided by their sum");
+  all[2].above = true;
+  all[2] = file(all[2], "what every weight is multiplied by");
+  all[3] = file(all[3], "groups of neighbouring experts, of which only the best are chosen from");
+  all[4] = file(all[4], "how many groups are chosen from: those with the largest sum of their two best scores");
+  return all;
+}
+
+/// The losses of a router that its gradient holds.
+AttributeDefs router_losses_attributes() { return {score(false), real("aux", 0.0), real("z", 0.0)}; }
+
 /// Of what a batch norm is in training.
 AttributeDefs batch_norm_attributes() { return {eps(false), integer("count"), flag("own", false)}; }
 
@@ -646,6 +673,109 @@ OpRecord make(Op op) {
               .attributes = batch_norm_attributes(),
               .timed_as = "add_leading"};
 
+    // Mixtures of experts. A choice of -1 is none.
+    case Op::router: {
+      AttributeDefs attributes{file(from(1, integer("experts")), "how many experts there are"),
+                               file(from(1, integer("top_k")), "how many of them each token goes to")};
+      for (const AttributeDef& def : route_attributes(true)) attributes.push_back(def);
+      attributes.push_back(file(real("aux", 0.0),
+                                "factor of a loss that is smallest where experts get equal shares; it "
+                                "adds to the gradient, and to aux_loss in the log"));
+      attributes.push_back(file(real("z", 0.0), "factor of a loss of large logits, likewise"));
+      return {.op = op,
+              .traits = {graph_file, composite},
+              .operands = {in("x", "c [batch, seq, dim]"), parameter("weight", "c [experts, dim]"),
+                           out("weights", "f32 [batch, seq, top_k]")},
+              .attributes = attributes,
+              .work = WorkClass::none};
+    }
+    case Op::experts:
+      return {
+          .op = op,
+          .traits = {graph_file, composite},
+          .operands = {in("x", "c [batch, seq, dim]"), in("weights", "f32 [batch, seq, top_k]"),
+                       out("y", "c [batch, seq, dim]")},
+          .attributes =
+              {file(from(1, integer("hidden")), "size of an expert's hidden layer"),
+               file(
+                   {.name = "act", .type = Type::choice, .otherwise = std::string("silu"), .choices = {"silu", "gelu"}},
+                   "the activation of the gate; gelu is the approximation by tanh"),
+               above_zero(file(real("capacity_factor", "all of a sample"),
+                               "an expert takes at most ⌈capacity_factor · seq · top_k / experts⌉ tokens of a "
+                               "sample where there are targets; what is over adds nothing"))},
+          .work = WorkClass::none};
+    case Op::route: {
+      AttributeDefs attributes = route_attributes(false);
+      attributes.push_back(flag("biased", false));
+      for (const AttributeDef& def : {real("aux", 0.0), real("z", 0.0)}) attributes.push_back(def);
+      return {.op = op,
+              .operands = {in("logits", "c [batch, seq, experts]"), in("bias", "f32 [experts]", "biased"),
+                           out("weights", "f32 [batch, seq, k]"), out("choices", "i32 [batch, seq, k]")},
+              .attributes = attributes,
+              .work = WorkClass::rows,
+              .timed_as = "cross_entropy",
+              .note = "aux and z are of use to its gradient only"};
+    }
+    case Op::route_grad: {
+      AttributeDefs attributes = router_losses_attributes();
+      for (const AttributeDef& def : {flag("normalize", true), real("scale", 1.0), flag("losses", false)})
+        attributes.push_back(def);
+      return {.op = op,
+              .traits = {backward},
+              .operands = {in("dweights", "f32 [batch, seq, k]"), in("logits", "c [batch, seq, experts]"),
+                           in("choices", "i32 [batch, seq, k]"), in("seed", "f32 [1]", "losses"), out("dlogits", "c")},
+              .attributes = attributes,
+              .work = WorkClass::own};
+    }
+    case Op::expert_capacity:
+      return {.op = op,
+              .operands = {in("choices", "i32 [batch, seq, k]"), out("kept", "i32 [batch, seq, k]")},
+              .attributes = {integer("experts"), integer("capacity")},
+              .timed_as = "copy",
+              .note =
+                  "-1 for what an expert has no room for: of a sample it takes `capacity` tokens, first choices "
+                  "before second ones, then by position"};
+    case Op::router_losses:
+      return {.op = op,
+              .traits = {scratch},
+              .operands = {in("logits", "c [batch, seq, experts]"), in("choices", "i32 [batch, seq, k]"),
+                           in("kept", "i32 [batch, seq, k]", "capacity"), update("sums", "f64 [2]")},
+              .attributes = {score(false), real("aux", 0.0), real("z", 0.0), flag("capacity", false)},
+              .work = WorkClass::rows,
+              .timed_as = "cross_entropy",
+              .note = "adds the losses of each sample, and the number of choices in kept that are -1"};
+    case Op::expert_linear:
+      return {.op = op,
+              .traits = {costly, scratch},
+              .operands = {in("x", "c [..., in] or [..., k, in]"), in("choices", "i32 [..., k]"),
+                           parameter("weight", "c [experts, out, in]"), out("y", "c [..., k, out] or [..., out]")},
+              .work = WorkClass::product,
+              .note = "by the weight of each choice; without k in y the sum over it"};
+    case Op::expert_linear_grad_input:
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("dy", "c [..., k, out] or [..., out]"), in("choices", "i32 [..., k]"),
+                           parameter("weight", "c [experts, out, in]"), out("dx", "c [..., in] or [..., k, in]")},
+              .work = WorkClass::product};
+    case Op::expert_linear_grad_weight:
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("x", "c [..., in] or [..., k, in]"), in("dy", "c [..., k, out] or [..., out]"),
+                           in("choices", "i32 [..., k]"), sum("dweight", "r [experts, out, in]")},
+              .work = WorkClass::product};
+    case Op::weigh:
+      return {.op = op,
+              .traits = {graph_file, keeps_columns},
+              .operands = {in("x", "c [..., n]"), in("weights", "f32 [...] or [..., 1]"), out("y", "c [..., n]", "x")},
+              .timed_as = "mul",
+              .note = "rows of x times their weights"};
+    case Op::row_dots:
+      return {.op = op,
+              .traits = {backward},
+              .operands = {in("a", "c [..., n]"), in("b", "c [..., n]"), out("dots", "f32 [...]")},
+              .timed_as = "mul",
+              .note = "Σ a b of each row"};
+
     // Losses.
     case Op::cross_entropy:
       return {.op = op,
@@ -740,6 +870,7 @@ OpRecord make(Op op) {
     case Op::loss_seed:
       return {.op = op,
               .operands = {in("count", "f64 [1]"), in("scalars", "f32 [4]"), out("seed", "f32 [1]")},
+              .attributes = {integer("samples", "the count is what is divided by")},
               .work = WorkClass::scalars,
               .note = "scalars.loss_scale / max(count, 1)"};
     case Op::sum_squares:

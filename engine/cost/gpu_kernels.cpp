@@ -56,8 +56,24 @@ Product product_of(const Signature& s, const Cost& cost, int first_output) {
   return p;
 }
 
+// Products of all experts in one kernel, each of its own rows: as one of all rows.
+Product expert_product(const Signature& s, const Cost& cost) {
+  const bool grad_weight = s.op == Op::expert_linear_grad_weight;
+  const std::size_t at = grad_weight ? 3 : 2;
+  const Shape& weight = s.operands[at].shape;
+  const std::int64_t rows = s.operands[at - 1].elements();
+  Product p = product_of(s, cost, 3);
+  p.m = grad_weight ? weight[0] * weight[1] : rows;
+  p.n = s.op == Op::expert_linear ? weight[1] : weight[2];
+  p.k = grad_weight ? std::max<std::int64_t>(1, rows / weight[0]) : s.op == Op::expert_linear ? weight[2] : weight[1];
+  p.alignment = row_alignment({weight[1], weight[2]}, p.dtype);
+  return p;
+}
+
 Product linear_product(const Signature& s, const Cost& cost) {
   const auto& in = s.operands;
+  if (s.op == Op::expert_linear || s.op == Op::expert_linear_grad_input || s.op == Op::expert_linear_grad_weight)
+    return expert_product(s, cost);
   if (s.op == Op::linear_grad_weight) {  // dW [out, in] = dyᵀ·x over the rows
     Product p = product_of(s, cost, 2);
     p.m = in[1].shape[-1], p.n = in[0].shape[-1], p.k = in[0].shape.rows();

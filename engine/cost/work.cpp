@@ -122,10 +122,23 @@ Work of_muon(const Signature& s) {
 
 bool residual(const Signature& s) { return flag(s, "residual"); }
 
+// Of each expert a product of as many rows as it has if all have as many.
+Work of_experts(const Signature& s) {
+  const bool grad_weight = s.op == Op::expert_linear_grad_weight;
+  const Shape& weight = shape(s, grad_weight ? 3 : 2);
+  const std::int64_t rows = std::max<std::int64_t>(1, shape(s, grad_weight ? 2 : 1).elements() / weight[0]);
+  if (grad_weight)
+    return with_flops(s, accumulates(s) ? "linear_grad_weight_accumulate" : "linear_grad_weight",
+                      {rows, weight[2], weight[1]});
+  return with_flops(s, s.op == Op::expert_linear ? "linear" : "linear_grad_input", {rows, weight[2], weight[1]});
+}
+
 Work of_product(const Signature& s) {
   if (s.op == Op::linear) return with_flops(s, "linear", {shape(s, 0).rows(), shape(s, 0)[-1], last_shape(s)[-1]});
   if (s.op == Op::linear_grad_input)
     return with_flops(s, "linear_grad_input", {shape(s, 0).rows(), last_shape(s)[-1], shape(s, 0)[-1]});
+  if (s.op == Op::expert_linear || s.op == Op::expert_linear_grad_input || s.op == Op::expert_linear_grad_weight)
+    return of_experts(s);
   CHECK(s.op == Op::linear_grad_weight, std::string(name_of(s.op)) + " is no product that has been measured");
   return of_grad_weight(s);
 }
@@ -166,6 +179,8 @@ Work of_own(const Signature& s) {
       return {name_of(s.op), float_of(s), {shape(s, 2).elements()}, bytes_of(s)};  // the logits are not read
     case Op::correct_count_gathered:
       return {name_of(s.op), float_of(s), {shape(s, 1).elements()}, bytes_of(s)};
+    case Op::route_grad:
+      return by_rows(s, "cross_entropy_grad", shape(s, 1));
     case Op::cast:
       return of_cast(s);
     case Op::pack_weight:

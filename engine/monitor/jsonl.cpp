@@ -104,6 +104,8 @@ class Jsonl final : public Monitor {
     std::string more;
     if (record.mfu) more += fmt::format(R"(, "mfu": {:.4g})", *record.mfu);
     if (record.loss_scale) more += fmt::format(R"(, "loss_scale": {})", number(*record.loss_scale));
+    if (record.aux_loss) more += fmt::format(R"(, "aux_loss": {})", number(*record.aux_loss));
+    if (record.dropped) more += fmt::format(R"(, "dropped": {})", *record.dropped);
     if (record.skipped) more += R"(, "skipped": true)";
     append(
         place_of_step(record.step), Cut::from,

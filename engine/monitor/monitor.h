@@ -20,12 +20,14 @@ struct StepRecord {
   std::int64_t tokens = 0;  ///< of the global batch: tokens, or samples where the data has none
   double step_ms = 0;
   double tokens_per_s = 0;
-  std::int64_t samples = 0;            ///< that the run has seen, those of this step included
-  double epoch = 0;                    ///< the same in passes over the training data
-  double time = 0;                     ///< seconds since 1970
-  std::int64_t memory_bytes = 0;       ///< of this rank: its allocation, or what a GPU says was taken
-  std::optional<double> mfu{};         ///< model FLOPs of a second over the machine's peak; nothing: unknown
-  std::optional<double> loss_scale{};  ///< that the step was made with; nothing: the job has none
+  std::int64_t samples = 0;               ///< that the run has seen, those of this step included
+  double epoch = 0;                       ///< the same in passes over the training data
+  double time = 0;                        ///< seconds since 1970
+  std::int64_t memory_bytes = 0;          ///< of this rank: its allocation, or what a GPU says was taken
+  std::optional<double> mfu{};            ///< model FLOPs of a second over the machine's peak; nothing: unknown
+  std::optional<double> loss_scale{};     ///< that the step was made with; nothing: the job has none
+  std::optional<double> aux_loss{};       ///< the losses of routers, a mean over samples; nothing: none has any
+  std::optional<std::int64_t> dropped{};  ///< choices of experts that were left out; nothing: all experts take all
   bool skipped = false;  ///< it made no update: it overflowed at that scale, or was not finite (train.on_nan: skip)
   bool lowers_scale = false;  ///< it overflowed at that scale, which the next step lowers
 };

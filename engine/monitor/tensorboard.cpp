@@ -78,10 +78,12 @@ class TensorBoard final : public Monitor {
 
   void step(const StepRecord& record) override {
     start_at(record.step);
-    const std::string scale = record.loss_scale ? scalar("loss_scale", *record.loss_scale) : "";
+    std::string more = record.loss_scale ? scalar("loss_scale", *record.loss_scale) : "";
+    if (record.aux_loss) more += scalar("aux_loss", *record.aux_loss);
+    if (record.dropped) more += scalar("dropped", static_cast<double>(*record.dropped));
     put(record.step,
         bytes_field(5, scalar("loss", record.loss) + scalar("lr", record.lr) + scalar("grad_norm", record.grad_norm) +
-                           scalar("tokens_per_s", record.tokens_per_s) + scale));
+                           scalar("tokens_per_s", record.tokens_per_s) + more));
     if (wall_seconds() - flushed_ > 1) flush();
   }
 

@@ -301,6 +301,8 @@ std::string plan_text(const Planned& one) {
                      compiled.num_trained == compiled.num_parameters
                          ? ""
                          : fmt::format(", of which {} are trained", grouped(compiled.num_trained)));
+  if (compiled.num_active != compiled.num_parameters)
+    out += fmt::format("active parameters: {} for each token\n", grouped(compiled.num_active));
   if (compiled.optimizers.size() > 1 || !loaded.job.train.groups.empty())
     out += fmt::format("optimizers: {}\n", optimizers_line(compiled));
   if (const std::vector<StateCost> states = states_of(compiled); !states.empty())

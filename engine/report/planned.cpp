@@ -46,6 +46,7 @@ Json plan_json(const Planned& one) {
             {"micro_batches", compiled.batch.micro_batches}}},
           {"parameters", compiled.num_parameters},
           {"trained_parameters", compiled.num_trained},
+          {"active_parameters", compiled.num_active},
           {"optimizers", optimizers_json(compiled)},
           {"states", states_json(compiled)},
           {"flops_per_step", compiled.flops_per_step},

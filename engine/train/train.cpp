@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -132,6 +133,7 @@ class RankLoop {
     rates_.resize(run.compiled.optimizers.size());
     executor_->bind(role_.field_index("lr"), rates_.data());
     executor_->bind(role_.field_index("metrics"), &metrics_);
+    if (const std::int32_t field = role_.field_index("routers"); field >= 0) executor_->bind(field, routers_.data());
     if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
     executor_->record_times(static_cast<bool>(run.options.trace));
     if (job_.checkpoint.dir)
@@ -295,6 +297,10 @@ class RankLoop {
     if (run_.options.peak_flops > 0)
       record.mfu = run_.compiled.model_flops_per_step / (ms * 1e-3 * run_.options.peak_flops);
     if (job_.precision.loss_scale.mode != LossScale::Mode::none) record.loss_scale = loss_scale;
+    if (role_.field_index("routers") >= 0) {
+      record.aux_loss = routers_[0] / static_cast<double>(run_.compiled.batch.global);
+      record.dropped = std::llround(routers_[1]);
+    }
     record.skipped = outcome != Outcome::updated;
     record.lowers_scale = outcome == Outcome::overflowed;
     if (!executor_->runs_beside_host()) tell_of_step();
@@ -463,6 +469,7 @@ class RankLoop {
   struct Metrics {
     float factor = 0, loss_scale = 0, grad_norm = 0, loss = 0;
   } metrics_;
+  std::array<double, 2> routers_{};  // sums of all routers' losses over samples, and what capacities left out
 };
 
 std::map<std::string, std::string> optimizers_of_parameters(const CompiledJob& compiled) {

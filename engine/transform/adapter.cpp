@@ -41,8 +41,11 @@ class LoraPass {
     std::vector<NodeId> linears;
     std::vector<std::string_view> names;
     const NodeId head = head_of(graph_);
+    std::set<ValueId> routers;  // their logits: what chooses experts is no linear of the file
+    for (const Node& node : graph_.nodes)
+      if (node.op == Op::route) routers.insert(node.inputs[0]);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-      if (graph_.nodes[i].op != Op::linear) continue;
+      if (graph_.nodes[i].op != Op::linear || routers.contains(graph_.nodes[i].outputs[0])) continue;
       linears.push_back(static_cast<NodeId>(i));
       names.push_back(graph_.nodes[i].name);
     }

@@ -12,6 +12,7 @@
 #include "engine/core/op_record.h"
 #include "engine/ops/op_def.h"
 #include "engine/ops/refuse.h"
+#include "engine/ops/router_states.h"
 
 namespace trainer {
 namespace {
@@ -46,6 +47,9 @@ class Distribution {
   Distribution(Graph& graph, Axes to_rows) : graph_(graph), to_rows_(to_rows) {}
 
   void run() {
+    for (const GraphState& state : graph_.states)  // each rank sums its own samples
+      if (Value& value = graph_.value(state.value); value.name == kRouterSums)
+        for (Axis axis : graph_.mesh.active(kBatchAxes)) value.spec.place(axis, Placement::partial());
     std::vector<Node> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (Node& node : nodes) {

@@ -26,12 +26,22 @@ void report(Mistakes& mistakes, const OpMistake& mistake, const yaml::Node& node
 }  // namespace
 
 void NodeMaker::make(const yaml::Node& file_node, const OpDef& def, const Attributes& given,
-                     const std::optional<Init>& init, const std::vector<ValueId>& data, const Scope& scope,
+                     const std::optional<Init>& init, const std::vector<ValueId>& inputs, const Scope& scope,
                      Entry& entry) {
   try {
     const DType compute = compute_of(entry.name);
+    std::vector<ValueId> data = inputs;
+    Attributes completed = given;
+    if (def.op == Op::experts) {
+      const Node& router = router_of(data[1]);
+      data.push_back(router.outputs[1]);
+      completed.set("experts", reading_.graph.value(router.inputs[1]).shape()[0]);
+    }
+    if (def.op == Op::weigh && reading_.graph.value(data[1]).dtype() != DType::f32 &&
+        is_floating(reading_.graph.value(data[1]).dtype()))
+      data[1] = cast(data[1], DType::f32, scope.block);
     const bool is_random = has(def.op, Trait::random);
-    const Inference inference = def.infer(given, infer_inputs(def, data, compute), compute);
+    const Inference inference = def.infer(completed, infer_inputs(def, data, compute), compute);
     if (def.op == Op::positions && given.has("documents")) {
       Attributes rows{{"rows", given.integer("rows")}, {"dim", given.integer("dim")}};
       const ValueId ids = document_positions(file_node, entry.name, data[1], given.integer("offset"), scope.block);
@@ -70,10 +80,19 @@ DType NodeMaker::compute_of(const std::string& node) const {
   return reading_.options.compute;
 }
 
-/// Floats of another dtype are read in the node's compute dtype, except for the target of a loss.
+/// The router whose weights are `value`.
+const Node& NodeMaker::router_of(ValueId value) const {
+  for (const Node& node : reading_.graph.nodes)
+    if (node.op == Op::router && node.outputs[0] == value) return node;
+  throw OpMistake{"the second input has to be a router", ""};
+}
+
+/// Floats of another dtype are read in the node's compute dtype, except for the target of a loss, and weights of
+/// experts or rows, which are f32.
 bool NodeMaker::needs_cast(const OpDef& def, const std::vector<ValueId>& data, std::size_t index, DType compute) const {
   const Value& value = reading_.graph.value(data[index]);
-  return is_floating(value.dtype()) && value.dtype() != compute && !(def.loss && index > 0);
+  return is_floating(value.dtype()) && value.dtype() != compute && !(def.loss && index > 0) &&
+         !((def.op == Op::experts || def.op == Op::weigh) && index == 1);
 }
 
 std::vector<TensorDesc> NodeMaker::infer_inputs(const OpDef& def, const std::vector<ValueId>& data,
@@ -130,7 +149,8 @@ bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Att
   }
   Graph& graph = reading_.graph;
   for (const ParameterDef& def : inference.parameters) {
-    const bool weight = def.suffix == "weight" || def.suffix.empty();
+    const bool weight = def.suffix == "weight" || def.suffix.empty(),
+               initial = weight || def.suffix.ends_with(".weight");
     ValueId id = kNone;
     if (weight && !shared.empty()) {
       id = tied_weight(shared, def, file_node, scope, node.name + ".weight", compute);
@@ -146,7 +166,7 @@ bool NodeMaker::add_parameters(Node& node, const Inference& inference, const Att
       }
       const bool fixed = given.has("trained") && !given.flag("trained");
       graph.parameters.push_back(
-          {.value = id, .init = weight && init ? *init : def.init, .trainable = !fixed, .fixed = fixed});
+          {.value = id, .init = initial && init ? *init : def.init, .trainable = !fixed, .fixed = fixed});
     }
     if (weight) entry.weight = id;
     node.inputs.push_back(id);

@@ -8,6 +8,7 @@
 #include "engine/core/check.h"
 #include "engine/job/aliases.h"
 #include "engine/transform/batch_norm.h"
+#include "engine/transform/experts.h"
 #include "engine/transform/prune.h"
 #include "engine/transform/reading.h"
 
@@ -48,6 +49,8 @@ class GraphReader {
     CHECK(root != kNone, "a graph without mistakes has an output");
     prune(graph_, {root});
     place_batch_norms(graph_, mode() == Mode::train);
+    const bool has_targets = mode() == Mode::train || mode() == Mode::evaluate;
+    place_experts(graph_, mode() == Mode::train, has_targets);
     return std::move(graph_);
   }
 

@@ -97,10 +97,11 @@ class NodeMaker {
   /// Adds the node that `file_node` describes, with the op `def` and the inputs `data`, and sets the value and weight
   /// of `entry`.
   void make(const yaml::Node& file_node, const OpDef& def, const Attributes& given, const std::optional<Init>& init,
-            const std::vector<ValueId>& data, const Scope& scope, Entry& entry);
+            const std::vector<ValueId>& inputs, const Scope& scope, Entry& entry);
 
  private:
   DType compute_of(const std::string& node) const;
+  const Node& router_of(ValueId value) const;
   bool needs_cast(const OpDef& def, const std::vector<ValueId>& data, std::size_t index, DType compute) const;
   std::vector<TensorDesc> infer_inputs(const OpDef& def, const std::vector<ValueId>& data, DType compute) const;
   ValueId cast(ValueId from, DType dtype, std::int32_t block);

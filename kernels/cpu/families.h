@@ -120,6 +120,19 @@ Prepared prepare_slice(const Signature& signature, const Context& context);
 Prepared prepare_slice_grad(const Signature& signature, const Context& context);
 Prepared prepare_expand(const Signature& signature, const Context& context);
 
+// kernels/experts.h
+Prepared prepare_route(const Signature& signature, const Context& context);
+Prepared prepare_route_grad(const Signature& signature, const Context& context);
+Prepared prepare_expert_capacity(const Signature& signature, const Context& context);
+Prepared prepare_router_losses(const Signature& signature, const Context& context);
+std::int64_t router_losses_workspace(const Signature& signature);
+Prepared prepare_expert_linear(const Signature& signature, const Context& context);
+Prepared prepare_expert_linear_grad_input(const Signature& signature, const Context& context);
+Prepared prepare_expert_linear_grad_weight(const Signature& signature, const Context& context);
+std::int64_t expert_linear_workspace(const Signature& signature, const Context& context);
+Prepared prepare_weigh(const Signature& signature, const Context& context);
+Prepared prepare_row_dots(const Signature& signature, const Context& context);
+
 // kernels/transpose.h
 Prepared prepare_transpose(const Signature& signature, const Context& context);
 

@@ -36,6 +36,12 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::linear_grad_input:
     case Op::linear_grad_weight:
       return linear_workspace(s, context_);
+    case Op::expert_linear:
+    case Op::expert_linear_grad_input:
+    case Op::expert_linear_grad_weight:
+      return expert_linear_workspace(s, context_);
+    case Op::router_losses:
+      return router_losses_workspace(s);
     case Op::attention:
       return attention_workspace(s, context_);
     case Op::attention_grad:

@@ -65,6 +65,17 @@ Prepared prepare_expand(const Signature& signature, const Context& context);
 // kernels/transpose.h
 Prepared prepare_transpose(const Signature& signature, const Context& context);
 
+// kernels/experts.h
+Prepared prepare_route(const Signature& signature, const Context& context);
+Prepared prepare_route_grad(const Signature& signature, const Context& context);
+Prepared prepare_expert_capacity(const Signature& signature, const Context& context);
+Prepared prepare_router_losses(const Signature& signature, const Context& context);
+Prepared prepare_expert_linear(const Signature& signature, const Context& context);
+Prepared prepare_expert_linear_grad_input(const Signature& signature, const Context& context);
+Prepared prepare_expert_linear_grad_weight(const Signature& signature, const Context& context);
+Prepared prepare_weigh(const Signature& signature, const Context& context);
+Prepared prepare_row_dots(const Signature& signature, const Context& context);
+
 // kernels/mean.h
 Prepared prepare_mean(const Signature& signature, const Context& context);
 Prepared prepare_mean_grad(const Signature& signature, const Context& context);

@@ -13,6 +13,7 @@
 #include "kernels/conv2d.h"
 #include "kernels/cuda/convolution/conv2d.h"
 #include "kernels/cuda/embedding/embedding_grad.h"
+#include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/norm/batch_norm.h"
 #include "kernels/cuda/optimizer/muon.h"
 #include "kernels/linear.h"
@@ -119,6 +120,14 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
       return product_workspace(capability);
     case Op::linear_grad_weight:
       return grad_weight_workspace(s, capability, units);
+    case Op::expert_linear:
+    case Op::expert_linear_grad_input:
+    case Op::expert_linear_grad_weight: {
+      const ExpertSizes sizes = expert_sizes(s);
+      return ExpertWorkspace(sizes, summed_columns(s, sizes)).end;
+    }
+    case Op::router_losses:
+      return 2 * s.operands[0].shape[0] * kF64;
     case Op::attention:
       return attention_workspace(s);
     case Op::attention_grad:

@@ -7,6 +7,8 @@
 //   column     weight, bias        Shard(0)          cut by columns; packed q, k, v in three parts, grouped heads in
 //   whole groups row        weight              Shard(1)          a partial sum
 //              bias                Replicate         added by the first rank only
+//   experts    gate, up            Shard(1)          cut by columns: the hidden layer of every expert
+//              down                Shard(2)          a partial sum
 //   others     all                 Replicate         as its input
 //
 // Per layer and pass each rank sends two all-reduces of the activations, or as many bytes in an all-gather and a
@@ -38,6 +40,7 @@ class Table {
       if (node.op == Op::embedding) cut(node, node.inputs[1], Placement::shard(0));
       if (node.op == Op::linear && node.parallel == Parallel::column) column(node);
       if (node.op == Op::linear && node.parallel == Parallel::row) row(node);
+      if (node.op == Op::expert_linear) expert(node);
       if (node.op == Op::positions && once_.contains(node.outputs[0])) node.once = kTensor;
     }
   }
@@ -56,6 +59,15 @@ class Table {
     divide(node, "its inputs", in, in);
     cut(node, node.inputs[1], Placement::shard(1));
     if (node.inputs.size() > 2) node.once = kTensor;
+  }
+
+  /// Into the hidden layer of the experts, [experts, hidden, dim], or out of it, [experts, dim, hidden].
+  void expert(const Node& node) {
+    const ValueId weight = node.inputs[2];
+    const bool into = graph_.value(node.outputs[0]).shape().rank() > graph_.value(node.inputs[1]).shape().rank();
+    const std::int64_t hidden = graph_.value(weight).shape()[into ? 1 : 2];
+    divide(node, "the hidden layer of an expert", hidden, hidden);
+    cut(node, weight, Placement::shard(into ? 1 : 2));
   }
 
   void cut(const Node& node, ValueId parameter, const Placement& placement) {

@@ -346,10 +346,85 @@ def batch_norms(cases):
                   lambda x, w, b, m, v: F.batch_norm(x, m, v, w, b, False, 0.1, eps), {"eps": eps}, gradients=False)
 
 
+def distinct(*shape):
+    """Like normal, without equals in a row."""
+    while True:
+        x = normal(*shape)
+        if all(len(row.unique()) == shape[-1] for row in x.reshape(-1, shape[-1])):
+            return x
+
+
+def experts(cases):
+    """Routers as those of transformers (Mixtral, Qwen-MoE, DeepSeek V3), and products with the weights of chosen experts."""
+
+    def route(logits, bias, k, score, normalize, scale, groups, top_groups):
+        s = logits.softmax(-1) if score == "softmax" else logits.sigmoid()
+        by = s if bias is None else s + bias
+        if groups > 1:
+            best = by.view(*by.shape[:-1], groups, -1).topk(2, -1)[0].sum(-1).topk(top_groups, -1)[1]
+            allowed = torch.zeros(*by.shape[:-1], groups).scatter_(-1, best, 1).bool()
+            by = by.masked_fill(~allowed.repeat_interleave(by.shape[-1] // groups, -1), -math.inf)
+        choices = by.topk(k, -1)[1]
+        weights = s.gather(-1, choices)
+        if normalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights * scale, choices.int()
+
+    for name, shape, k, score, normalize, scale, groups, top_groups, biased in [
+        ("mixtral", (2, 5, 8), 2, "softmax", True, 1.0, 1, 1, False), ("qwen2", (1, 7, 6), 3, "softmax", False, 1.0, 1, 1, False),
+        ("one", (3, 2, 4), 1, "softmax", True, 1.0, 1, 1, False), ("all", (1, 3, 3), 3, "softmax", False, 0.5, 1, 1, False),
+        ("deepseek", (2, 6, 16), 4, "sigmoid", True, 2.5, 4, 2, True), ("sigmoid", (1, 9, 5), 2, "sigmoid", False, 1.5, 1, 1, False),
+        ("groups", (2, 3, 12), 3, "softmax", True, 1.0, 3, 2, False), ("biased", (2, 4, 7), 2, "softmax", True, 1.0, 1, 1, True),
+    ]:
+        attributes = {"score": score, "normalize": normalize, "scale": scale, "groups": groups, "top_groups": top_groups, "biased": biased}
+        bias = (normal(shape[-1]) * 0.25).float() if biased else None
+        cases.add(f"route.{name}", "route", [distinct(*shape)] + ([bias] if biased else []),
+                  lambda x, b=None: route(x, None if b is None else b.double(), k, score, normalize, scale, groups, top_groups), attributes)
+
+    for name, tokens, k, count, inner, out, by_choice, summed, dropped in [
+        ("into", (2, 5), 2, 4, 6, 7, False, False, False), ("out_of", (2, 5), 2, 4, 7, 6, True, True, False), ("own", (3, 4), 3, 5, 9, 5, True, False, False),
+        ("joined", (1, 6), 2, 3, 5, 4, False, True, False), ("one", (1, 1), 1, 2, 3, 4, False, False, False), ("few", (2, 3), 2, 16, 5, 6, False, False, True),
+        ("tiles", (2, 17), 2, 2, 67, 33, False, False, True), ("tiles_sum", (2, 17), 2, 2, 33, 67, True, True, True),
+    ]:
+        choices = torch.stack([torch.randperm(count, generator=GENERATOR)[:k] for _ in range(tokens[0] * tokens[1])]).reshape(*tokens, k).int()
+        if dropped:
+            choices[torch.rand(choices.shape, generator=GENERATOR) < 0.2] = -1
+        there = (choices >= 0)[..., None].double()
+
+        def product(x, c, w):
+            rows = x if by_choice else x[..., None, :].expand(*tokens, k, inner)
+            y = torch.einsum("...ki,...koi->...ko", rows, w[c.clamp(min=0).long()]) * there
+            return y.sum(-2) if summed else y
+
+        x = normal(*tokens, *([k] if by_choice else []), inner)
+        cases.add(f"expert_linear.{name}", "expert_linear", [x, choices, normal(count, out, inner, scale=0.5)], product)
+    for name, shape in [("rows", (2, 3, 2, 7)), ("long", (5, 130)), ("one", (1, 1))]:
+        cases.add(f"weigh.{name}", "weigh", [normal(*shape), normal(*shape[:-1])], lambda x, w: x * w[..., None])
+
+
+def router_losses(cases):
+    """The gradient of a router's balancing loss, a mean over samples of sums over experts, and of that of large logits."""
+    for name, shape, k, score, aux, z in [("aux", (2, 6, 5), 2, "softmax", 0.5, 0.0), ("z", (1, 4, 3), 1, "softmax", 0.0, 0.25),
+                                          ("both", (3, 5, 8), 3, "sigmoid", 0.125, 0.5)]:
+        seed = torch.tensor([0.75], dtype=torch.float32)
+        logits, count = distinct(*shape), shape[-1]
+        choices = logits.topk(k, -1)[1]
+
+        def slopes(_, x, c, g):
+            x = x.clone().requires_grad_()
+            s = x.softmax(-1) if score == "softmax" else x.sigmoid()
+            shares = F.one_hot(c.long(), count).double().sum(2).mean(1) / k
+            losses = aux * count * (shares * (s / s.sum(-1, keepdim=True)).mean(1)).sum(-1) + z * torch.logsumexp(x, -1).square().mean(-1)
+            return torch.autograd.grad(losses.sum() * g.double(), x)[0]
+
+        cases.add(f"route_grad.{name}", "route_grad", [torch.zeros(*shape[:2], k), logits, choices.int(), seed], slopes,
+                  {"score": score, "aux": aux, "z": z, "losses": True}, gradients=False)
+
+
 def make(path, save_file):
     GENERATOR.manual_seed(20)
     cases = Cases()
-    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers, scales, parts, caps, batch_norms):
+    for part in (embeddings, linears, norms, attentions, elementwise, dropouts, convolutions, losses, optimizers, scales, parts, caps, batch_norms, experts, router_losses):
         part(cases)
     arrays = {k: np.ascontiguousarray(t.numpy()) for k, t in cases.tensors.items()}
     save_file(arrays, path, {"cases": json.dumps(cases.list), "torch": torch.__version__})

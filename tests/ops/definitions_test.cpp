@@ -36,11 +36,13 @@ TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradi
     const bool in_graph_files = has(def.op, Trait::graph_file);
     CHECK(in_graph_files == (def.op <= Op::mse));
     CHECK(static_cast<bool>(def.infer) == in_graph_files);
-    const bool trains = in_graph_files && def.op != Op::batch_norm;  // another node stands for it in training
-    CHECK(static_cast<bool>(def.gradient) == (trains || is_collective(def.op) || def.op == Op::batch_norm_apply ||
-                                              def.op == Op::cross_entropy_gathered || def.op == Op::over_root ||
-                                              def.op == Op::cast));
-    if (def.op < Op::zero) CHECK(def.shard);
+    const bool composite = has(def.op, Trait::composite);
+    // Other nodes stand for it in training.
+    const bool trains = in_graph_files && def.op != Op::batch_norm && !composite;
+    CHECK(static_cast<bool>(def.gradient) ==
+          (trains || is_collective(def.op) || def.op == Op::batch_norm_apply || def.op == Op::cross_entropy_gathered ||
+           def.op == Op::over_root || def.op == Op::route || def.op == Op::expert_linear || def.op == Op::cast));
+    if (def.op < Op::zero) CHECK(static_cast<bool>(def.shard) != composite);
     if (stands_in_no_graph(def.op)) CHECK(!def.shard);
   }
 }

@@ -117,3 +117,26 @@ TEST_CASE("signatures of declared gradients say what kernels need") {
     }
   }
 }
+
+TEST_CASE("the slopes of a router's losses are those of what is added to its sums") {
+  for (const char* score : {"softmax", "sigmoid"}) {
+    const Shape of_logits{2, 4, 5}, chosen{2, 4, 2};
+    Tensor logits(of_logits), choices(chosen);
+    for (std::int64_t i = 0; i < logits.size(); ++i) logits[i] = std::sin(1.7 * static_cast<double>(i * i + 1));
+    for (std::int64_t i = 0; i < choices.size(); ++i) choices[i] = static_cast<double>((3 * i + i / 2) % 5);
+    const Attributes losses{{"score", std::string(score)}, {"aux", 0.5}, {"z", 0.25}};
+    const auto sum = [&](const Tensor& x) {
+      return reference::run(Op::router_losses, losses, {x, choices, Tensor({2})}, {Shape{2}})[0][0];
+    };
+    Attributes of_gradient = losses;
+    of_gradient.set("losses", true);
+    const Tensor slopes =
+        reference::run(Op::route_grad, of_gradient, {Tensor(chosen), logits, choices, Tensor({1}, 1)}, {of_logits})[0];
+    for (std::int64_t i = 0; i < logits.size(); ++i) {
+      Tensor more = logits, less = logits;
+      more[i] += 0x1p-17;
+      less[i] -= 0x1p-17;
+      CHECK(std::fabs((sum(more) - sum(less)) * 0x1p16 - slopes[i]) < 1e-8);
+    }
+  }
+}

@@ -35,6 +35,7 @@ std::size_t first_parameter(Op op) {
     case Op::batch_norm:
       return 1;
     case Op::batch_norm_apply:
+    case Op::expert_linear:
       return 2;
     default:
       return SIZE_MAX;
@@ -42,7 +43,8 @@ std::size_t first_parameter(Op op) {
 }
 
 DType output_dtype(Op op, std::size_t index, DType compute) {
-  if (op == Op::document_positions) return DType::i32;
+  if (op == Op::document_positions || op == Op::expert_capacity || (op == Op::route && index > 0)) return DType::i32;
+  if (op == Op::route || op == Op::row_dots) return DType::f32;
   if (index > 0 && op != Op::split) return op == Op::max_pool2d ? DType::i32 : DType::f32;
   return is_loss(op) ? DType::f64 : compute;
 }
@@ -124,6 +126,9 @@ void add_forward(const Case& of, DType compute, OneNode& to) {
     const bool statistic = of.op == Op::batch_norm && i > 2;
     if (value.kind == ValueKind::input && !of.integer[i] && (of.op == Op::mse || statistic))
       value.spec.format = DType::f32;
+    if ((of.op == Op::route_grad && i != 1 && !of.integer[i]) || (of.op == Op::weigh && i == 1) ||
+        (of.op == Op::route && i == 1))
+      value.spec.format = DType::f32;
     node.inputs.push_back(to.graph.add_value(std::move(value)));
   }
   for (std::size_t i = 0; i < of.out.size(); ++i) {
@@ -160,7 +165,8 @@ OneNode one_node(const Case& of, DType compute, DType reduce) {
   add_forward(of, compute, result);
   if (of.gradients.empty()) return result;
   const bool loss = is_loss(of.op);
-  result.dout = result.graph.add_value(described(of.name + ".dout", loss ? DType::f32 : compute, of.dout.shape));
+  result.dout = result.graph.add_value(
+      described(of.name + ".dout", loss ? DType::f32 : output_dtype(of.op, 0, compute), of.dout.shape));
   if (loss) result.graph.seed = result.dout;
   Recorder recorder(result.graph, reduce);
   const Node forward = result.graph.nodes[0];  // a copy: the list grows

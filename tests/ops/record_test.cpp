@@ -183,7 +183,8 @@ TEST_CASE("defaults are of their attribute's type and in its range") {
 TEST_CASE("traits go together as their ops do") {
   each_record([](const OpRecord& record) {
     CHECK(record.has(Trait::random) == (record.op == Op::dropout));
-    CHECK((record.work == WorkClass::none) == (record.has(Trait::view) || record.has(Trait::collective)));
+    CHECK((record.work == WorkClass::none) ==
+          (record.has(Trait::view) || record.has(Trait::collective) || record.has(Trait::composite)));
     if (record.has(Trait::elementwise) && record.has(Trait::graph_file)) CHECK(record.has(Trait::keeps_columns));
     if (record.has(Trait::backward)) CHECK_FALSE(definition(record.op).gradient);
     CHECK_FALSE((record.has(Trait::backward) && record.has(Trait::graph_file)));

@@ -163,6 +163,24 @@ void dispatch(Op op, const Call& call) {
       return row_squares(call);
     case Op::over_root:
       return over_root(call);
+    case Op::route:
+      return route(call);
+    case Op::route_grad:
+      return route_grad(call);
+    case Op::expert_capacity:
+      return expert_capacity(call);
+    case Op::router_losses:
+      return router_losses(call);
+    case Op::expert_linear:
+      return expert_linear(call);
+    case Op::expert_linear_grad_input:
+      return expert_linear_grad_input(call);
+    case Op::expert_linear_grad_weight:
+      return expert_linear_grad_weight(call);
+    case Op::weigh:
+      return weigh(call);
+    case Op::row_dots:
+      return row_dots(call);
     case Op::mean_grad:
       return mean_grad(call);
     case Op::loss_seed:

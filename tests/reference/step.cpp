@@ -149,7 +149,10 @@ void mse_grad(const Call& c) {
   for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][i] = 2 * (c.in[0][i] - c.in[1][i]) * c.in[2][0];
 }
 
-void loss_seed(const Call& c) { c.out[0][0] = c.in[1][1] / std::fmax(c.in[0][0], 1); }
+void loss_seed(const Call& c) {
+  const bool given = c.attributes.has("samples");
+  c.out[0][0] = c.in[1][1] / (given ? static_cast<double>(c.attributes.integer("samples")) : std::fmax(c.in[0][0], 1));
+}
 
 void sum_squares(const Call& c) {
   const std::int64_t first = c.integer("first", 0), last = c.integer("last", INT64_MAX);

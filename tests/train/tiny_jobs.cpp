@@ -81,6 +81,8 @@ class Recorder final : public Monitor {
     trained_.loss.push_back(record.loss);
     trained_.grad_norm.push_back(record.grad_norm);
     if (record.loss_scale) trained_.loss_scale.push_back(*record.loss_scale);
+    if (record.aux_loss) trained_.aux_loss.push_back(*record.aux_loss);
+    if (record.dropped) trained_.dropped.push_back(*record.dropped);
     if (record.skipped) trained_.skipped.push_back(record.step);
     if (after_step_) after_step_(record.step);
   }

@@ -45,6 +45,8 @@ struct Trained {
   RunReport report;
   std::vector<double> loss, grad_norm;  ///< of each step of this run
   std::vector<double> loss_scale;       ///< likewise, where the job has one
+  std::vector<double> aux_loss;         ///< likewise
+  std::vector<std::int64_t> dropped;    ///< likewise
   std::vector<std::int64_t> skipped;    ///< the steps that made no update
   std::vector<EvaluationRecord> evaluations;
   std::vector<std::string> messages;

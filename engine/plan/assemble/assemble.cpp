@@ -7,6 +7,7 @@
 
 #include "engine/core/check.h"
 #include "engine/core/parallel.h"
+#include "engine/ops/router_states.h"
 #include "engine/plan/assemble/emitted_step.h"
 #include "engine/plan/assemble/emitter.h"
 #include "engine/plan/assemble/fold.h"
@@ -271,12 +272,52 @@ class Assembly {
       emit_.launch("seed", {Op::loss_seed, {}, {scalar(DType::f64), kScalars, scalar(DType::f32)}},
                    {Read{emit_.whole(count)}, Read{emit_.whole(role_.scalars)}, Write{emit_.whole(memory.seed)}});
     }
+    begin_routers(memory, count, apart);
     if (apart)
       emit_.all_reduce("count", DType::f64, kBatchAxes, emit_.whole(count));  // of all ranks, for the loss that is told
     passes.run(memory);
     finish(memory, count, step);
     if (const Rounds* rounds = common_.train->rounds)
       folded_ = fold(role_, role_.programs.size() - 1, passes.marks(), *rounds, emit_.successions()) && folded_;
+  }
+
+  /// The value of a graph's state; kNone where it has none of that name.
+  static ValueId state_named(const Graph& graph, std::string_view name) {
+    for (const GraphState& state : graph.states)
+      if (graph.value(state.value).name == name) return state.value;
+    return kNone;
+  }
+
+  /// Its memory, where a node of this stage reads it.
+  std::optional<Region> state_region(const GraphMemory& memory, std::string_view name) const {
+    const ValueId id = state_named(*memory.graph, name);
+    if (id == kNone || memory.fields[static_cast<std::size_t>(id)] < 0) return {};
+    return emit_.whole(memory.fields[static_cast<std::size_t>(id)]);
+  }
+
+  // Losses of routers are means over the samples of a step, known beforehand.
+  void begin_routers(const GraphMemory& memory, BufferId count, bool apart) {
+    if (const auto sums = state_region(memory, kRouterSums)) emit_.zero(std::string(kRouterSums), *sums);
+    const auto seed = state_region(memory, kRouterSeed);
+    if (!seed) return;
+    const std::int64_t together = apart ? 1 : options_.mesh.group_size(kBatchAxes);
+    const std::int64_t samples = options_.micro_batch * options_.micro_batches * together;
+    emit_.launch(std::string(kRouterSeed),
+                 {Op::loss_seed, {{"samples", samples}}, {scalar(DType::f64), kScalars, scalar(DType::f32)}},
+                 {Read{emit_.whole(count)}, Read{emit_.whole(role_.scalars)}, Write{*seed}});
+  }
+
+  // What the log says of routers: of all ranks and stages.
+  void report_routers(const GraphMemory& memory) {
+    if (state_named(*memory.graph, kRouterSums) == kNone) return;
+    const Spec sums(DType::f64, Shape{2});
+    const Region all = emit_.whole(emit_.buffer("routers", Category::activations, 2 * size_of(DType::f64)));
+    if (const auto own = state_region(memory, kRouterSums))
+      emit_.copy("routers", DType::f64, *own, all);
+    else
+      emit_.zero("routers", all);
+    emit_.all_reduce("routers", DType::f64, data_and_pipeline(), all);
+    emit_.issue(Stream::copy, CopyOut{emit_.field("routers", Field::Kind::result, sums), 0, {all}});
   }
 
   bool has_loss(const GraphMemory& memory) const { return memory.cut->loss_stage == stage_; }
@@ -328,6 +369,7 @@ class Assembly {
     const BufferId squares = step.sum_of_squares(stage_);
     update(squares, memory.loss, count, step);
     const auto why = emit_.because({.phase = For::report});
+    report_routers(memory);
     emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", Field::Kind::result, Spec(kScalars.dtype, kScalars.shape)),
                                       0,
                                       {emit_.whole(role_.scalars)}});

@@ -41,4 +41,13 @@ Blocking blocking_of(const Problem& problem, const Rules& rules, int threads) {
   return b;
 }
 
+std::int64_t most_part_bytes(const Problem& problem, const Rules& rules) {
+  const std::int64_t rows = round_up(std::min(std::max<std::int64_t>(1, problem.m), rules.rows), rules.panel_rows);
+  const std::int64_t block_bytes = rows / rules.panel_rows * rules.panel_bytes;
+  const std::int64_t blocks = divide_up(std::max<std::int64_t>(1, problem.k), kMaxDepth);
+  const std::int64_t strips = blocks > 1 ? divide_up(problem.n, kStrip) : 1;
+  return std::min(blocks * block_bytes, std::max(kABytes, block_bytes)) + rules.b_bytes +
+         strips * rows * kStrip * std::int64_t{sizeof(float)};
+}
+
 }  // namespace trainer::kernels::cpu::gemm

@@ -37,4 +37,7 @@ struct Blocking {
 
 Blocking blocking_of(const Problem& problem, const Rules& rules, int threads);
 
+/// At least part_bytes() of every problem with at most as many rows of A and steps of k.
+std::int64_t most_part_bytes(const Problem& problem, const Rules& rules);
+
 }  // namespace trainer::kernels::cpu::gemm

@@ -1,6 +1,7 @@
 // Chooses the method, packs B where that wants it packed and it is not, and cuts the work over the team.
 #include "kernels/cpu/gemm/gemm.h"
 
+#include <algorithm>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -39,10 +40,13 @@ Loop loop_of(Method method, Isa isa) {
   UNREACHABLE("a method outside the enum");
 }
 
-Blocking blocking_for(const Problem& problem, Method method, Isa isa, int threads) {
+Rules rules_of(Method method, Isa isa) {
   const bool pairs = method == Method::pairs || method == Method::emulated_pairs;
-  const Rules rules = method == Method::widen ? widen_rules(isa >= Isa::avx512) : pairs ? pairs_rules() : tiles_rules();
-  return blocking_of(problem, rules, threads);
+  return method == Method::widen ? widen_rules(isa >= Isa::avx512) : pairs ? pairs_rules() : tiles_rules();
+}
+
+Blocking blocking_for(const Problem& problem, Method method, Isa isa, int threads) {
+  return blocking_of(problem, rules_of(method, isa), threads);
 }
 
 /// Bytes for packing B first; 0 if the method takes it as it lies.
@@ -104,6 +108,15 @@ void pack(const Packing& packing, Isa isa, int threads) {
 std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads) {
   if (method == Method::row) return threads * row_scratch_bytes(problem);
   return packing_bytes(problem, method) + threads * blocking_for(problem, method, isa, threads).part_bytes();
+}
+
+std::int64_t most_workspace_bytes(const Problem& problem, Isa isa, int threads) {
+  Problem several = problem;
+  several.m = std::max<std::int64_t>(2, problem.m);
+  const Method method = method_for(several, isa);
+  const std::int64_t blocked =
+      packing_bytes(problem, method) + threads * most_part_bytes(problem, rules_of(method, isa));
+  return std::max(blocked, threads * row_scratch_bytes(problem));
 }
 
 void run(const Problem& given, Method method, Isa isa, int threads, void* workspace) {

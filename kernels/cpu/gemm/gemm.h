@@ -21,6 +21,9 @@ void pack(const Packing& packing, Isa isa, int threads);
 /// Bytes of workspace that `run` needs; a multiple of 64. Looks at sizes and orders only.
 std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads);
 
+/// At least that of every product with at most as many rows of A and steps of k, by whatever method.
+std::int64_t most_workspace_bytes(const Problem& problem, Isa isa, int threads);
+
 /// Runs on a team of `threads`. REQUIRES: workspace_bytes at `workspace`, 64-byte aligned.
 void run(const Problem& problem, Method method, Isa isa, int threads, void* workspace);
 

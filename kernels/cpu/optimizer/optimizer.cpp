@@ -145,9 +145,10 @@ Prepared prepare_loss_seed(const Signature& signature, const Context&) {
   expect_operand(signature, 0, DType::f64, 1);
   expect_operand(signature, 1, DType::f32, 4);
   expect_operand(signature, 2, DType::f32, 1);
-  return make_kernel([](const Call& call) {
+  return make_kernel([samples = given_integer(signature, "samples")](const Call& call) {
     const double scale = static_cast<double>(operand<Scalars>(call, 1)->loss_scale);
-    *operand<float>(call, 2) = static_cast<float>(scale / std::max(*operand<double>(call, 0), 1.0));
+    const double count = samples ? static_cast<double>(*samples) : std::max(*operand<double>(call, 0), 1.0);
+    *operand<float>(call, 2) = static_cast<float>(scale / count);
   });
 }
 

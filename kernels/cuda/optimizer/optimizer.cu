@@ -19,8 +19,9 @@ constexpr int kSumThreads = 512, kLoads = 4;
 
 // ---- Device: scalars ----
 
-__global__ void seed_of_loss(const double* count, const Scalars* scalars, float* seed) {
-  *seed = static_cast<float>(static_cast<double>(scalars->loss_scale) / fmax(*count, 1.0));
+__global__ void seed_of_loss(const double* count, std::int64_t samples, const Scalars* scalars, float* seed) {
+  const double by = samples > 0 ? static_cast<double>(samples) : fmax(*count, 1.0);
+  *seed = static_cast<float>(static_cast<double>(scalars->loss_scale) / by);
 }
 
 /// How a dynamic loss scale goes from one step to the next.
@@ -393,8 +394,8 @@ Prepared prepare_loss_seed(const Signature& s, const Context&) {
   expect_operand(s, 0, DType::f64, 1);
   expect_operand(s, 1, DType::f32, 4);
   expect_operand(s, 2, DType::f32, 1);
-  return make_kernel([](const Call& call) {
-    launch(call, one_thread(), seed_of_loss, operand<double>(call, 0), operand<Scalars>(call, 1),
+  return make_kernel([samples = given_integer(s, "samples").value_or(0)](const Call& call) {
+    launch(call, one_thread(), seed_of_loss, operand<double>(call, 0), samples, operand<Scalars>(call, 1),
            operand<float>(call, 2));
   });
 }

@@ -1,0 +1,82 @@
+// Mixtures of experts. `c` is the compute dtype, `r` the dtype of parameter gradients; T tokens [batch, seq], k choices
+// of each, E experts. A choice is the number of an expert, or -1: none. Sums are f32 or better, in an order that shapes
+// and choices fix.
+//
+// route            logits c [batch, seq, E], bias f32 [E] if `biased` → weights f32 [batch, seq, k], choices i32
+// [batch, seq, k]
+//                  s = softmax(logits) over the experts, or sigmoid(logits), by `score`. A token's choices are the k
+//                  largest s + bias, the largest first, the smaller number first among equals; with `groups` > 1 only
+//                  of the `top_groups` groups (neighbours, E / groups each) whose two largest s + bias have the largest
+//                  sum. weights = scale · s of the choices, with `normalize` divided by their sum (and that plus
+//                  1e-20).
+// route_grad       dweights f32, logits c, choices i32, seed f32 [1] if `losses` → dlogits c
+//                  The gradient of Σ dweights · weights, in which choices are constants, and if `losses` of seed · the
+//                  losses below.
+// expert_capacity  choices i32 [batch, seq, k] → kept i32 [batch, seq, k]
+//                  In each sample an expert keeps `capacity` choices: all first choices by position, then the second
+//                  ones …
+// router_losses    logits c, choices i32, kept i32 if `capacity`, sums f64 [2] (in place)
+//                  sums[0] += Σ over samples of aux · E · Σ_e f_e P_e + z · (mean over positions of (log Σ exp
+//                  logits)²); sums[1] += the number of -1 in kept. f_e is the share of the sample's choices that are e,
+//                  P_e the mean over its positions of s_e / Σ s.
+// expert_linear    x c [..., in] or [..., k, in], choices i32 [..., k], weight c [E, out, in] → y c [..., k, out] or
+// [..., out]
+//                  y[t, j] = weight[choices[t, j]] · x[t] (or x[t, j]), 0 where that is -1; without k in y the sum over
+//                  j.
+// expert_linear_grad_input   dy as y, choices, weight → dx as x: summed over j where x has no k
+// expert_linear_grad_weight  x, dy, choices → dweight r [E, out, in]; `accumulate` adds
+// weigh            x c [..., n], weights f32 [...] → y c: each row times its weight
+// row_dots         a c [..., n], b c [..., n] → dots f32 [...]: Σ a · b of each row
+//
+// Work follows the choices, not E: rows are sorted by expert, and each expert's product is of its own.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/core/check.h"
+#include "engine/core/signature.h"
+#include "kernels/prepare.h"
+
+namespace trainer::kernels {
+
+/// The sizes of one of the expert_linear ops. An operand without k has a row for each token, one with k for each
+/// choice.
+struct ExpertSizes {
+  std::int64_t tokens = 0, k = 0, experts = 0, in = 0, out = 0;
+  bool x_by_choice = false, y_by_choice = false;  ///< or dx, dy
+  std::int64_t choices() const { return tokens * k; }
+  std::int64_t x_rows() const { return x_by_choice ? choices() : tokens; }
+  std::int64_t y_rows() const { return y_by_choice ? choices() : tokens; }
+};
+
+/// Of operands at these places. Raises Bug where the shapes do not fit.
+inline ExpertSizes expert_sizes(const Signature& s, std::size_t x, std::size_t y, std::size_t choices,
+                                std::size_t weight) {
+  expect_operands(s, 4);
+  const Shape &of_x = s.operands[x].shape, &of_y = s.operands[y].shape, &of = s.operands[choices].shape,
+              &w = s.operands[weight].shape;
+  ExpertSizes sizes;
+  CHECK(w.rank() == 3 && s.operands[choices].dtype == DType::i32, describe(s) + ": choices i32, weight [E, out, in]");
+  sizes.k = of[-1];
+  sizes.tokens = of.elements() / sizes.k;
+  sizes.experts = w[0], sizes.out = w[1], sizes.in = w[2];
+  sizes.x_by_choice = of_x.rank() > of.rank();
+  sizes.y_by_choice = of_y.rank() > of.rank();
+  CHECK(of_x[-1] == sizes.in && of_y[-1] == sizes.out && of_x.elements() == sizes.x_rows() * sizes.in &&
+            of_y.elements() == sizes.y_rows() * sizes.out,
+        describe(s) + ": shapes do not fit");
+  return sizes;
+}
+
+inline ExpertSizes expert_sizes(const Signature& s) {
+  switch (s.op) {
+    case Op::expert_linear:
+      return expert_sizes(s, 0, 3, 1, 2);
+    case Op::expert_linear_grad_input:
+      return expert_sizes(s, 3, 0, 1, 2);
+    default:
+      return expert_sizes(s, 0, 1, 2, 3);
+  }
+}
+
+}  // namespace trainer::kernels
