@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "engine/checkpoint/tensor_store.h"
@@ -94,16 +95,44 @@ const std::array<float, 256>& e4m3_values() {
   return values;
 }
 
-/// What the graph calls a tensor of a file.
-std::string own_name(std::string name, const DiskNames& names) {
+constexpr std::string_view kNumber = "{}";
+
+/// What the graph calls a tensor of a file, and which index of its first dim that holds, where it is one of several.
+struct OwnName {
+  std::string name;
+  std::optional<std::int64_t> index{};
+};
+
+/// `name` without what `pattern` says of its end: "layers.0" and 3 of "layers.0.experts.3.w1" and ".experts.{}.w1".
+std::optional<OwnName> without_end(const std::string& name, const std::string& pattern) {
+  const std::size_t at = pattern.find(kNumber);
+  if (at == std::string::npos)
+    return name.ends_with(pattern) ? std::optional(OwnName{name.substr(0, name.size() - pattern.size())})
+                                   : std::nullopt;
+  const std::string head = pattern.substr(0, at), tail = pattern.substr(at + kNumber.size());
+  if (!name.ends_with(tail)) return {};
+  const std::size_t end = name.size() - tail.size();
+  std::size_t begin = end;
+  while (begin > 0 && end - begin < 9 && name[begin - 1] >= '0' && name[begin - 1] <= '9') --begin;
+  const std::string before = name.substr(0, begin);
+  if (begin == end || !before.ends_with(head)) return {};
+  return OwnName{before.substr(0, before.size() - head.size()), std::stoll(name.substr(begin, end - begin))};
+}
+
+OwnName own_name(std::string name, const DiskNames& names) {
   for (const std::string& prefix : names.prefixes)
     if (name.starts_with(prefix)) {
       name.erase(0, prefix.size());
       break;
     }
+  for (const auto& [here, pattern] : names.in_files)
+    if (std::optional<OwnName> own = without_end(name, pattern)) {
+      own->name += here;
+      return *own;
+    }
   for (const auto& [from, to] : names.renamed)
-    if (name.ends_with(from)) return name.replace(name.size() - from.size(), from.size(), to);
-  return name;
+    if (name.ends_with(from)) return {name.replace(name.size() - from.size(), from.size(), to)};
+  return {name};
 }
 
 bool any_matches(const std::vector<std::string>& globs, const std::string& name) {
@@ -118,7 +147,9 @@ TensorStore TensorStore::from_safetensors(const std::string& path, const DiskNam
   TensorStore store;
   store.path_ = path;
   const SafetensorsHeader header = open(store, path);
-  for (const TensorEntry& entry : header.tensors) store.add_folder_tensor(entry, own_name(entry.name, names), names);
+  Stacks stacks;
+  for (const TensorEntry& entry : header.tensors) store.add_file_tensor(entry, names, stacks);
+  store.add_stacks(stacks);
   return store;
 }
 
@@ -128,6 +159,7 @@ TensorStore TensorStore::from_folder(const std::string& folder, const DiskNames&
   store.path_ = folder;
   std::vector<TensorEntry> scales;  // `first` is the file's index, `last` where the tensor begins in it
   std::set<std::string> seen;
+  Stacks stacks;
   for (const std::string& name : listed.files) {
     const std::string path = (fs::path(folder) / name).string();
     const SafetensorsHeader header = open(store, path);
@@ -144,18 +176,53 @@ TensorStore TensorStore::from_folder(const std::string& folder, const DiskNames&
         scales.back().first = static_cast<std::int64_t>(store.files_.size()) - 1;
         continue;
       }
-      store.add_folder_tensor(entry, own_name(entry.name, names), names);
+      store.add_file_tensor(entry, names, stacks);
     }
   }
   for (const auto& [name, file] : listed.file_of)
     if (!seen.contains(name))
       throw DataError((fs::path(folder) / kIndex).string() + ": lists " + name + ", which is not in " + file);
-  for (const TensorEntry& scale : scales) store.add_scales(scale, own_name(scale.name, names));
+  store.add_stacks(stacks);
+  for (const TensorEntry& scale : scales) store.add_scales(scale, own_name(scale.name, names).name);
   for (std::size_t i = 0; i < store.tensors_.size(); ++i)
     if (store.parts_[i].fp8 && store.parts_[i].scales.empty())
       throw DataError(folder + ": " + store.tensors_[i].name + " is in FP8 and has no " + store.tensors_[i].name +
                       std::string(kScale));
   return store;
+}
+
+void TensorStore::add_file_tensor(const TensorEntry& entry, const DiskNames& names, Stacks& stacks) {
+  const OwnName own = own_name(entry.name, names);
+  if (own.index)
+    stacks[own.name].push_back({*own.index, entry, files_.size() - 1});
+  else
+    add_folder_tensor(entry, own.name, names);
+}
+
+// Those of one tensor, in their order, are its parts.
+void TensorStore::add_stacks(Stacks& stacks) {
+  for (auto& [name, layers] : stacks) {
+    std::ranges::sort(layers, {}, &Layer::index);
+    const TensorEntry& first = layers.front().entry;
+    if (!first.dtype || first.shape.size() + 1 > Shape::kMaxDims) {
+      foreign_.push_back(first.name + ": " + first.dtype_name);
+      continue;
+    }
+    const std::int64_t elements = first.elements();
+    Parts parts;
+    for (const Layer& layer : layers) {
+      const auto number = static_cast<std::int64_t>(parts.parts.size());
+      if (layer.index != number)
+        throw DataError(path_ + ": has " + layer.entry.name + " and none of number " + std::to_string(number));
+      if (layer.entry.dtype != first.dtype || layer.entry.shape != first.shape)
+        throw DataError(path_ + ": " + layer.entry.name + " has another dtype or shape than " + first.name);
+      parts.parts.push_back({{number * elements, (number + 1) * elements}, layer.file, layer.entry.first});
+    }
+    std::vector<std::int64_t> shape{static_cast<std::int64_t>(layers.size())};
+    shape.insert(shape.end(), first.shape.begin(), first.shape.end());
+    if (find(name) != nullptr) throw DataError(path_ + ": two tensors are the model's " + name);
+    add({name, *first.dtype, Shape(shape)}, std::move(parts));
+  }
 }
 
 void TensorStore::add_folder_tensor(const TensorEntry& entry, const std::string& name, const DiskNames& names) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -68,6 +69,15 @@ class TensorStore {
                        std::byte* out) const;
   void read_fp8(const Parts& parts, const Shape& shape, const Range& range, float* out) const;
   void read_bytes(const Part& part, std::int64_t at, std::byte* out, std::int64_t bytes) const;
+  // A tensor of a file that is one index of the first dim of a tensor here; by name of that.
+  struct Layer {
+    std::int64_t index;
+    TensorEntry entry;
+    std::size_t file;
+  };
+  using Stacks = std::map<std::string, std::vector<Layer>>;
+  void add_file_tensor(const TensorEntry& entry, const DiskNames& names, Stacks& stacks);
+  void add_stacks(Stacks& stacks);
   void add_folder_tensor(const TensorEntry& entry, const std::string& name, const DiskNames& names);
   void add_scales(const TensorEntry& scale, const std::string& name);
   void read_rows(const Part& part, const Range& range, const Block& block, std::int64_t length, std::int64_t width,

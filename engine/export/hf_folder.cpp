@@ -44,7 +44,32 @@ struct Placed {
   std::string name;
   bool transposed = false;
   Shape shape;
+  std::int64_t first = 0;  ///< of its elements in the tensor
 };
+
+/// The model's tensor as the tensors of the files that hold it: itself, or each index of its first dim.
+std::vector<Placed> in_files(Placed one, const DiskNames& names) {
+  for (const auto& [here, pattern] : names.in_files) {
+    if (!one.name.ends_with(here)) continue;
+    const std::string before = one.name.substr(0, one.name.size() - here.size());
+    const std::size_t number = pattern.find("{}");
+    if (number == std::string::npos) {
+      one.name = before + pattern;
+      return {std::move(one)};
+    }
+    const Shape whole = one.shape;
+    std::vector<std::int64_t> sizes(whole.sizes().begin() + 1, whole.sizes().end());
+    std::vector<Placed> all;
+    for (std::int64_t i = 0; i < whole[0]; ++i) {
+      one.name = before + pattern.substr(0, number) + std::to_string(i) + pattern.substr(number + 2);
+      one.shape = Shape(sizes);
+      one.first = i * one.shape.elements();
+      all.push_back(one);
+    }
+    return all;
+  }
+  return {std::move(one)};
+}
 
 std::vector<Placed> place_all(const Source& source) {
   // A section of a larger model becomes a folder of its own, whose names have no prefix.
@@ -52,14 +77,14 @@ std::vector<Placed> place_all(const Source& source) {
   const DiskNames names = source.folder() ? source.folder()->names : DiskNames();
   std::vector<Placed> placed;
   for (const TensorInfo& info : source.tensors()) {
-    Placed one{&info, info.name, false, info.shape};
+    Placed one{&info, info.name, false, info.shape, 0};
     const bool stays = std::ranges::find(names.renamed, std::pair(info.name, info.name)) != names.renamed.end();
     if (!plain && !stays && !names.prefixes.empty()) one.name = names.prefixes.front() + info.name;
     one.transposed = info.shape.rank() == 2 && std::ranges::any_of(names.transposed, [&](const std::string& glob) {
                        return name_matches(glob, info.name);
                      });
     if (one.transposed) one.shape = Shape{info.shape[1], info.shape[0]};
-    placed.push_back(std::move(one));
+    for (Placed& each : in_files(std::move(one), names)) placed.push_back(std::move(each));
   }
   return placed;
 }
@@ -97,7 +122,7 @@ class Writer {
   void write_flat(checkpoint::SafetensorsWriter& writer, const Placed& one) {
     const std::int64_t elements = one.shape.elements();
     for (std::int64_t first = 0; first < elements; first += kWindow) {
-      source_.read_f32(*one.info, {first, std::min(first + kWindow, elements)}, values_);
+      source_.read_f32(*one.info, {one.first + first, one.first + std::min(first + kWindow, elements)}, values_);
       put(writer, one, values_);
     }
   }

@@ -78,6 +78,9 @@ struct Family {
       const yaml::Node* renamed = tensors_of_files->find("renamed");
       for (std::size_t i = 0; renamed != nullptr && i < renamed->keys.size(); ++i)
         names.renamed.emplace_back(renamed->keys[i].text, renamed->items[i].text);
+      const yaml::Node* in_files = tensors_of_files->find("in_files");
+      for (std::size_t i = 0; in_files != nullptr && i < in_files->keys.size(); ++i)
+        names.in_files.emplace_back(in_files->keys[i].text, in_files->items[i].text);
       lay_over(ignore_if, tensors_of_files->find("ignore_if"));
     }
   }
@@ -145,8 +148,8 @@ class Reader {
     const std::string& name = family_node_->text;
     if (std::ranges::find(known, name) == known.end()) {
       Diagnostic mistake = family_node_->at("model_type", "no such family of models is known");
-      if (name.find("moe") != std::string::npos || name == "mixtral" || name.starts_with("deepseek"))
-        mistake.message = "models with experts cannot be read yet";
+      if (name.find("moe") != std::string::npos || name.starts_with("deepseek"))
+        mistake.message = "this model with experts cannot be read yet";
       mistake.value = family_node_->brief();
       mistake.suggestion = nearest(name, std::vector<std::string_view>(known.begin(), known.end()));
       mistake.allowed = fmt::format("one of {}", fmt::join(known, ", "));

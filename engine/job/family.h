@@ -19,7 +19,8 @@
 //   with: {heads: num_attention_heads, kv_heads: kv}        # params of the graph (engine/job/expression.h)
 //   longest: max_position_embeddings                        # positions that the model knows
 //   tensors: {prefixes: [transformer.], transposed: ["*.c_attn.weight"], renamed: {.gamma: .weight},
-//             ignore: ["*.inv_freq"], ignore_if: {tie_word_embeddings: [lm_head.weight]}}
+//             in_files: {.experts.up_proj.weight: ".experts.{}.up_proj.weight"}, ignore: ["*.inv_freq"], ignore_if:
+//             {tie_word_embeddings: [lm_head.weight]}}
 //
 //   gguf: {architecture: llama, …}                          # what `export` makes of it (engine/export/gguf_mapping.h)
 //

@@ -29,8 +29,8 @@ using Json = nlohmann::json;
 
 namespace {
 
-const std::vector<std::string> kFamilies{"llama3", "llama_tied",  "mistral", "qwen2", "qwen3",
-                                         "gemma2", "gemma3_text", "phi3",    "gpt2"};
+const std::vector<std::string> kFamilies{"llama3",      "llama_tied", "mistral", "qwen2",   "qwen3",     "gemma2",
+                                         "gemma3_text", "phi3",       "gpt2",    "mixtral", "qwen2_moe", "qwen3_moe"};
 
 /// Bytes of every tensor in a file, by name, behind dtype and shape.
 std::map<std::string, std::string> bytes_of(const std::string& path) {

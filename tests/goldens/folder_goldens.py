@@ -42,6 +42,14 @@ FAMILIES = {
     "phi3": lambda: T.Phi3ForCausalLM(
         T.Phi3Config(**BASE, pad_token_id=None, bos_token_id=1, eos_token_id=2, original_max_position_embeddings=16,
                      rope_parameters=dict(LONG))),
+    "mixtral": lambda: T.MixtralForCausalLM(
+        T.MixtralConfig(**BASE, head_dim=8, sliding_window=7, num_local_experts=5, num_experts_per_tok=2, experts_implementation="eager")),
+    "qwen2_moe": lambda: T.Qwen2MoeForCausalLM(
+        T.Qwen2MoeConfig(**BASE, use_sliding_window=False, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=12,
+                         shared_expert_intermediate_size=20, norm_topk_prob=False, experts_implementation="eager")),
+    "qwen3_moe": lambda: T.Qwen3MoeForCausalLM(
+        T.Qwen3MoeConfig(**{**BASE, "num_hidden_layers": 3}, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12,
+                         norm_topk_prob=True, mlp_only_layers=[1], experts_implementation="eager")),
     "gpt2": lambda: T.GPT2LMHeadModel(
         T.GPT2Config(vocab_size=61, n_embd=24, n_layer=2, n_head=4, n_positions=48, n_inner=40, bos_token_id=0,
                      eos_token_id=0)),
@@ -70,6 +78,14 @@ def as_v4(config):
     return old
 
 
+def in_files(key, tensor):
+    """A parameter as the tensors that the engine has of it: transformers keeps gate and up of all experts in one."""
+    if key.endswith(".experts.gate_up_proj"):
+        gate, up = tensor.chunk(2, 1)
+        return [(key.replace("gate_up_proj", "gate_proj.weight"), gate), (key.replace("gate_up_proj", "up_proj.weight"), up)]
+    return [(key + ".weight" if key.endswith(".experts.down_proj") else key, tensor)]
+
+
 def make(name):
     torch.manual_seed(sum(map(ord, name)))
     model = FAMILIES[name]().double().eval()
@@ -96,7 +112,8 @@ def make(name):
             json.dump(old, file, indent=2)
     tensors = {"ids": ids.int(), "logprobs": picked.detach().float()}
     for key, parameter in model.named_parameters():
-        tensors["grad/" + key] = parameter.grad.float().contiguous()
+        for named, gradient in in_files(key, parameter.grad.float()):
+            tensors["grad/" + named] = gradient.contiguous()
     save_file(tensors, os.path.join(folder, "expected.safetensors"))
     print(name, sum(p.numel() for p in model.parameters()))
 

@@ -29,8 +29,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> kFamilies{"llama3", "llama_tied",  "mistral", "qwen2", "qwen3",
-                                         "gemma2", "gemma3_text", "phi3",    "gpt2"};
+const std::vector<std::string> kFamilies{"llama3",      "llama_tied", "mistral", "qwen2",   "qwen3",     "gemma2",
+                                         "gemma3_text", "phi3",       "gpt2",    "mixtral", "qwen2_moe", "qwen3_moe"};
 
 /// A copy of a golden folder; `config` is the file that becomes its config.json.
 void copy_folder(const std::string& name, const std::string& to, const std::string& config = "config.json") {
@@ -240,7 +240,7 @@ struct BadConfig {
 
 const std::vector<BadConfig> kBadConfigs{
     {"llama3", "\"model_type\": \"llama\"", "\"model_type\": \"lama\"", "model_type", "no such family"},
-    {"llama3", "\"model_type\": \"llama\"", "\"model_type\": \"mixtral\"", "model_type", "with experts"},
+    {"llama3", "\"model_type\": \"llama\"", "\"model_type\": \"deepseek_v3\"", "model_type", "with experts"},
     {"llama3", "  \"model_type\": \"llama\",\n", "", "model_type", "names the family"},
     {"llama3", "\"architectures\": [\n    \"LlamaForCausalLM\"",
      "\"architectures\": [\n    \"LlamaForTokenClassification\"", "architectures", "LlamaForCausalLM"},
@@ -278,6 +278,8 @@ const std::vector<BadConfig> kBadConfigs{
     {"phi3", "\"rope_type\": \"longrope\"", "\"rope_type\": \"llama3\"", "rope_parameters.rope_type", "longrope"},
     {"gpt2", "\"activation_function\": \"gelu_new\"", "\"activation_function\": \"relu\"", "activation_function",
      "gelu_new"},
+    {"qwen3_moe", "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": \"two\"", "num_experts_per_tok",
+     "an integer of at least 1"},
     {"gpt2", "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", "scale_attn_weights", "true"},
     {"gpt2", "\"add_cross_attention\": false", "\"add_cross_attention\": true", "add_cross_attention", "false"},
 };
