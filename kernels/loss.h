@@ -3,8 +3,9 @@
 //   cross_entropy        logits c [..., classes], targets i32 [...] → loss f64 [1], lse f32 [rows]
 //     lse = ln Σ exp(x); of each row whose target t is not ignore_index, loss += (1 − s)(lse − x_t) + s (lse − mean(x))
 //     with s = label_smoothing. The probabilities are never stored.
-//   cross_entropy_grad   logits c, targets, lse, seed f32 [1] → dlogits c (may be logits)
-//     seed (exp(x − lse) − (1 − s)[i = t] − s / classes); 0 in ignored rows
+//   cross_entropy_grad   logits c, targets, lse, seed f32 [seeds] → dlogits c (may be logits)
+//     seed (exp(x − lse) − (1 − s)[i = t] − s / classes); 0 in ignored rows. Of several seeds the first is that of the
+//     first rows / seeds rows, and so on. REQUIRES: seeds divides rows.
 //   cross_entropy_count  targets i32 → count f64 [1]: targets that are not ignored
 //   correct_count        logits c, targets i32 → correct f64 [1]: targets, not ignored, whose logit is the largest
 //                        (among equals, the first); none in a row with a NaN

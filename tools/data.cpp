@@ -57,7 +57,7 @@ std::string text_of(const data::Tokenizer* tokenizer, const SampleIds& sample, s
 }
 
 /// A line for each run of ids that are all trained or all not, under a line for each document.
-void show(const SampleIds& window, const data::Tokenizer* tokenizer, bool colour) {
+void show(const SampleIds& window, const data::Tokenizer* tokenizer, bool pair, bool colour) {
   const std::size_t size = window.ids.size();
   for (std::size_t begin = 0; begin < size;) {
     std::size_t end = begin + 1;
@@ -65,7 +65,9 @@ void show(const SampleIds& window, const data::Tokenizer* tokenizer, bool colour
            window.documents[end] == window.documents[begin])
       ++end;
     if (window.documents.back() > 0 && (begin == 0 || window.documents[begin] != window.documents[begin - 1]))
-      put("  document {}\n", window.documents[begin]);
+      put("  {}\n", !pair                          ? "document " + std::to_string(window.documents[begin])
+                    : window.documents[begin] == 0 ? "chosen"
+                                                   : "rejected");
     const bool trained = window.trained[begin] != 0;
     const std::string text = text_of(tokenizer, window, begin, end);
     if (colour)
@@ -97,7 +99,7 @@ int show_data(const Arguments& arguments) {
   for (std::int64_t i = begin; i < end; ++i) {
     const SampleIds window = sample_of(data, arguments.val, job.seq_len, i);
     put("sample {}: {} tokens, {} trained\n", i, window.ids.size(), std::ranges::count(window.trained, 1));
-    show(window, data.tokenizer.get(), colour);
+    show(window, data.tokenizer.get(), job.sequences() > 1, colour);
   }
   put("{}\n", data::summary_of_rows(data, job.seq_len, arguments.val));
   return kDone;
@@ -131,7 +133,8 @@ void add_data(CommandLine& app, Work& work) {
       "and how much of the samples is padding. With --json a list of {\"ids\": […], \"trained\": […], \"documents\": "
       "[…]}:\n"
       "the inputs of a sample and its last target, without padding; trained[i] says whether ids[i] counts as a "
-      "target.\n");
+      "target.\n"
+      "Of preference rows document 0 is the chosen text and document 1 the rejected one.\n");
   command->callback([arguments, &work] { work = [arguments] { return show_data(*arguments); }; });
 }
 

@@ -35,17 +35,20 @@ int eval(const Arguments& arguments) {
   });
   if (!speaks()) return kDone;
   if (arguments.json) {
-    put_document(Json{{"step", record.step},
-                      {"val_loss", record.val_loss},
-                      {"val_accuracy", record.val_accuracy ? Json(*record.val_accuracy) : Json(nullptr)},
-                      {"exact_match", record.exact_match ? Json(*record.exact_match) : Json(nullptr)},
-                      {"checkpoint", checkpoint}});
+    Json document{{"step", record.step},
+                  {"val_loss", record.val_loss},
+                  {"val_accuracy", record.val_accuracy ? Json(*record.val_accuracy) : Json(nullptr)},
+                  {"exact_match", record.exact_match ? Json(*record.exact_match) : Json(nullptr)},
+                  {"checkpoint", checkpoint}};
+    for (const auto& [name, value] : record.figures) document[name] = value;
+    put_document(document);
     return kDone;
   }
   say("{} after {} steps\n", checkpoint, record.step);
   put("validation loss: {:.4f}\n", record.val_loss);
   if (record.val_accuracy) put("validation accuracy: {:.2f}%\n", 100 * *record.val_accuracy);
   if (record.exact_match) put("exact match: {:.2f}%\n", 100 * *record.exact_match);
+  for (const auto& [name, value] : record.figures) put("{}: {:.4f}\n", name, value);
   return kDone;
 }
 

@@ -226,6 +226,8 @@ void put_report(const CompiledJob& compiled, const RunReport& report,
                 {"rollbacks", report.rollbacks},
                 {"stopped_by_signal", report.stopped_by_signal},
                 {"log_failure", report.log_failure.empty() ? Json(nullptr) : Json(report.log_failure)}};
+  for (const Figures* figures : {&report.figures, &report.val_figures})
+    for (const auto& [name, value] : *figures) document[name] = value;
   if (!works.empty()) document["works"] = works_json(works);
   put_document(document);
 }
@@ -236,6 +238,8 @@ void put_summary(const RunReport& report) {
   if (report.val_loss) put("validation loss: {:.4f}\n", *report.val_loss);
   if (report.val_accuracy) put("validation accuracy: {:.2f}%\n", 100 * *report.val_accuracy);
   if (report.exact_match) put("exact match: {:.2f}%\n", 100 * *report.exact_match);
+  for (const Figures* figures : {&report.figures, &report.val_figures})
+    for (const auto& [name, value] : *figures) put("{}: {:.4f}\n", name, value);
   if (report.step_ms_median > 0)
     put("step: {:.1f} ms (median), {:.1f} ms (95th percentile)\n", report.step_ms_median, report.step_ms_p95);
   if (!report.checkpoint.empty()) put("checkpoint: {}\n", report.checkpoint);
@@ -316,9 +320,9 @@ void add_run(CommandLine& app, Work& work) {
       "goes\n"
       "on from the newest whole checkpoint there and says what has changed since: steps, rates, strategy, precision "
       "and the\n"
-      "like may; model, adapter, trainable, data, tokenizer, seq_len, batch.global, seed and the optimizer of a "
-      "parameter\n"
-      "may not (78), unless checkpoint.accept names them. A finished run says that nothing is left to do. Another\n"
+      "like may; model, adapter, trainable, data, tokenizer, seq_len, batch.global, seed, objective and the optimizer\n"
+      "of a parameter may not (78), unless checkpoint.accept names them. A finished run says that nothing is left to "
+      "do. Another\n"
       "checkpoint.dir starts over.\n"
       "Files are written while the next steps run, from a copy in host memory, if that fits; checkpoint.behind=false\n"
       "writes them in the step. Too little free space for what is kept and one more checkpoint is refused (74).\n"

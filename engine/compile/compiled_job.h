@@ -96,6 +96,7 @@ struct CompiledJob {
   std::optional<std::int64_t> classes;       ///< of the logits that the loss reads, where it is a cross-entropy
   std::optional<std::int64_t> ignore_index;  ///< the target that the loss leaves out, where it can leave one out
   bool counts_correct = false;               ///< an evaluation counts right answers
+  std::vector<std::string> figures;          ///< names of Loss::figures
 
   /// Of the fullest rank.
   std::int64_t peak_bytes() const;

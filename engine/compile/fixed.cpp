@@ -213,10 +213,6 @@ class Compilation {
   Graph laid(Graph graph, const BuildOptions& options, Graphs& graphs) const {
     const BuildOptions::Mode mode = options.mode;
     raise(freeze(loaded_, graph, mode));
-    // What is only read has no master beside the copy that kernels read. (Of an adapter's checkpoint the trained part
-    // is told from its base by what the job trains.)
-    if (purpose_ != Purpose::train && !job_.adapter)
-      for (Parameter& parameter : graph.parameters) parameter.trainable = false;
     if (mode == BuildOptions::Mode::train) check_excluded(graph);
     graph.mesh = mesh_;
     const bool first = mode == BuildOptions::Mode::train || mode == BuildOptions::Mode::score;
@@ -226,9 +222,14 @@ class Compilation {
     strategies::tensor_parallel(graph);
     const auto own = static_cast<ValueId>(graph.values.size());
     raise(adapt(loaded_, graph, options));
-    if (graphs.adapter.empty())
+    // What is only read has no master beside the copy that kernels read. (Of an adapter's checkpoint the trained part
+    // is told from its base by what the job trains.)
+    if (purpose_ != Purpose::train && !job_.adapter)
+      for (Parameter& parameter : graph.parameters) parameter.trainable = false;
+    if (graphs.adapter.empty() && job_.adapter)
       for (const Parameter& parameter : graph.parameters)
-        if (parameter.value >= own) graphs.adapter.push_back(graph.value(parameter.value).name);
+        if (parameter.value >= own && parameter.init.copy_of.empty())
+          graphs.adapter.push_back(graph.value(parameter.value).name);
     // A checkpoint has whole tables, but for one of an adapter.
     if (purpose_ == Purpose::train || job_.adapter) raise(split_rows(loaded_, graph));
     strategies::context_parallel(graph);
@@ -336,7 +337,7 @@ class Compilation {
     options.groups = units_of(loaded_, graphs.any(), options.optimizer_of);
     options.reduce = job_.precision.reduce;
     options.compute = job_.precision.compute;
-    options.micro_batch = batch.micro;
+    options.micro_batch = batch.micro * job_.data.sequences();
     options.micro_batches = batch.micro_batches;
     options.clip_norm = job_.train.clip_norm.value_or(0);
     options.loss_scaling = loss_scaling(job_.precision.loss_scale);

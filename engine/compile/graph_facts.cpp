@@ -33,7 +33,7 @@ std::optional<std::int64_t> ignore_index(const Graph& graph) {
 // Rows of the weight that makes the scores.
 std::optional<std::int64_t> classes(const Graph& graph) {
   for (const Node& node : graph.nodes) {
-    if (node.op == Op::cross_entropy_gathered) return integer(node, "classes");
+    if (node.op == Op::cross_entropy_gathered || node.op == Op::sequence_nll) return integer(node, "classes");
     if (node.op == Op::cross_entropy) return graph.value(node.inputs[0]).shape()[-1];
   }
   if (graph.loss.sum == kNone && graph.logits != kNone) return graph.value(graph.logits).shape()[-1];
@@ -69,6 +69,7 @@ void add_graph_facts(const Graph& graph, CompiledJob& job) {
   job.vocabulary = vocabulary(graph);
   job.classes = classes(graph);
   job.ignore_index = ignore_index(graph);
+  job.figures = graph.loss.figure_names;
   for (const Node& node : graph.nodes) {
     const double flops = cost_of(signature_of(graph, node)).flops;
     job.flops_per_step += flops;

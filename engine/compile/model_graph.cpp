@@ -14,6 +14,7 @@ std::map<std::string, Shape> field_shapes(const DataJob& data) {
   switch (data.format) {
     case DataFormat::text:
     case DataFormat::tokens:
+    case DataFormat::preference:
       return {{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
     case DataFormat::documents:
     case DataFormat::chat:
@@ -53,7 +54,8 @@ Format state_format(States states) {
 
 BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mode mode) {
   BuildOptions options;
-  options.batch = micro;
+  const bool whole = mode == BuildOptions::Mode::train || mode == BuildOptions::Mode::evaluate;
+  options.batch = micro * (whole ? job.data.sequences() : 1);
   options.compute = job.precision.compute;
   options.excluded = job.strategy.wrap.excluded;
   options.seed = job.seed;

@@ -8,6 +8,7 @@
 
 #include "engine/compile/model_graph.h"
 #include "engine/transform/adapter.h"
+#include "engine/transform/dpo.h"
 #include "engine/transform/trainable.h"
 #include "engine/transform/trained_rows.h"
 
@@ -68,7 +69,9 @@ std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, Mode mode)
   return mode == Mode::train ? located(loaded, "trainable", mistakes) : std::vector<Diagnostic>();
 }
 
-std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
+namespace {
+
+std::vector<Diagnostic> add_adapter(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
   if (!loaded.job.adapter) return {};
   for (const GraphState& state : graph.states)
     if (state.initial)
@@ -86,6 +89,21 @@ std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const Build
     }
   }
   return located(loaded, "adapter.", mistakes);
+}
+
+}  // namespace
+
+std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
+  const ObjectiveJob& objective = loaded.job.train.objective;
+  if (objective.kind != ObjectiveKind::dpo || graph.loss.sum == kNone) return add_adapter(loaded, graph, options);
+  const std::vector<Node> model = graph.nodes;
+  std::vector<bool> trained(graph.values.size(), false);
+  for (const Parameter& parameter : graph.parameters)
+    trained[static_cast<std::size_t>(parameter.value)] = parameter.trainable;
+  if (std::vector<Diagnostic> mistakes = add_adapter(loaded, graph, options); !mistakes.empty()) return mistakes;
+  const std::optional<std::string> mistake = add_dpo(graph, model, trained, objective.beta);
+  if (mistake) return {loaded.at("train.objective", *mistake)};
+  return {};
 }
 
 std::vector<Diagnostic> split_rows(const LoadedJob& loaded, Graph& graph) {

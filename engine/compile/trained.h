@@ -1,4 +1,5 @@
-// What a job trains of its model, on graphs: `trainable` and `adapter`, and their mistakes where the job has them.
+// What a job trains of its model, on graphs: `trainable`, `adapter` and `train.objective`, and their mistakes where the
+// job has them.
 //
 // Order: freeze a graph as it was read, let a tensor strategy cut its weights, then adapt it
 // (engine/transform/adapter.h says why), then split tables of which some rows are trained.
@@ -17,8 +18,9 @@ namespace trainer {
 /// lack a parameter that only training has.
 std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, BuildOptions::Mode mode);
 
-/// Adds the job's adapter, if it has one, to a graph read for `options`. Returns its mistakes; outside of Mode::train
-/// targets that the graph lacks are none.
+/// Adds the job's adapter, if it has one, to a graph read for `options`, and beside a loss what the job's objective
+/// makes of it. Returns their mistakes; outside of Mode::train targets that the graph lacks are none. Parameters are
+/// trainable as `freeze` left them.
 std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options);
 
 /// Gives rows of embeddings that the job trains parameters of their own (engine/transform/trained_rows.h), in a graph

@@ -790,11 +790,11 @@ OpRecord make(Op op) {
     case Op::cross_entropy_grad:
       return {.op = op,
               .traits = {backward},
-              .operands = {in("logits", "c"), in("targets", "i32"), in("lse", "f32"), in("seed", "f32 [1]"),
+              .operands = {in("logits", "c"), in("targets", "i32"), in("lse", "f32"), in("seed", "f32 [seeds]"),
                            out("dlogits", "c", "logits")},
               .attributes = {ignore_index(), label_smoothing(), classes()},
               .work = WorkClass::rows,
-              .note = "d(loss sum)/dlogits · seed"};
+              .note = "d(loss sum)/dlogits · seed; of several seeds each is that of rows / seeds rows"};
     case Op::cross_entropy_count:
       return {.op = op,
               .traits = {scratch},
@@ -827,6 +827,38 @@ OpRecord make(Op op) {
               .operands = {in("stats", "f32 [parts, rows, 5]"), in("targets", "i32 [...]"), sum("correct", "f64 [1]")},
               .attributes = {classes(), ignore_index()},
               .work = WorkClass::own};
+    case Op::sequence_nll:
+      return {
+          .op = op,
+          .operands = {in("logits", "c [sequences, ..., columns] (not read)"), in("stats", "f32 [parts, rows, 5]"),
+                       in("targets", "i32 [sequences, ...]"), out("nll", "f64 [sequences]"), out("lse", "f32 [rows]")},
+          .attributes = {classes(), ignore_index()},
+          .work = WorkClass::own,
+          .timed_as = "cross_entropy_gathered",
+          .note = "of each sequence the sum of −ln p over its targets that are not ignored"};
+    case Op::dpo_loss:
+      return {.op = op,
+              .operands = {in("policy", "f64 [2·pairs]"), in("reference", "f64 [2·pairs]"),
+                           in("targets", "i32 [2·pairs, ...]"), sum("loss", "f64 [1]"), sum("figures", "f64 [4]")},
+              .attributes = {real("beta"), ignore_index()},
+              .work = WorkClass::scalars,
+              .timed_as = "loss_seed",
+              .note = "Rafailov et al. 2023, equation 7, of pairs (chosen, rejected) of `sequence_nll`"};
+    case Op::dpo_loss_grad:
+      return {.op = op,
+              .traits = {backward},
+              .operands = {in("policy", "f64 [2·pairs]"), in("reference", "f64 [2·pairs]"),
+                           in("targets", "i32 [2·pairs, ...]"), in("seed", "f32 [1]"), out("dpolicy", "f32 [2·pairs]")},
+              .attributes = {real("beta"), ignore_index()},
+              .work = WorkClass::scalars,
+              .timed_as = "loss_seed"};
+    case Op::dpo_count:
+      return {.op = op,
+              .operands = {in("targets", "i32 [2·pairs, ...]"), sum("count", "f64 [1]")},
+              .attributes = {ignore_index()},
+              .work = WorkClass::scalars,
+              .timed_as = "loss_seed",
+              .note = "pairs with a target that is not ignored"};
     case Op::mse:
       return {.op = op,
               .traits = {graph_file, scratch},

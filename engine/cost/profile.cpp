@@ -122,7 +122,7 @@ class Profiling {
       }
       for (ValueId output : graph_.nodes[i].outputs)
         if (graph_.value(output).kind == ValueKind::activation && graph_.value(output).alias_of == kNone &&
-            output != graph_.loss.sum)
+            !graph_.loss.sums_up(output))
           made[static_cast<std::size_t>(output)] = static_cast<std::int32_t>(i);
     }
     std::vector<std::int64_t> own(graph_.values.size(), 0);  // bytes that a value adds to what is alive

@@ -104,12 +104,14 @@ class Enumeration {
     }
     if (!free_.context) return {fixed};
     std::vector<int> result{1};
-    for (int degree = 2; job_.data.is_text() && degree <= space_.ranks_per_node; degree *= 2)
+    for (int degree = 2; cuts_sequences() && degree <= space_.ranks_per_node; degree *= 2)
       if (space_.ranks_per_node % degree == 0 && job_.data.seq_len % degree == 0 &&
           job_.data.seq_len / degree >= kShortestPart)
         result.push_back(degree);
     return result;
   }
+
+  bool cuts_sequences() const { return job_.data.is_text() && job_.train.objective.kind != ObjectiveKind::dpo; }
 
   std::vector<int> tensors() const {
     const std::int64_t world = this->world();

@@ -176,7 +176,8 @@ Work of_own(const Signature& s) {
     case Op::add:
       return by_elements(s, shape(s, 0) == shape(s, 1) ? "add" : "add_leading");
     case Op::cross_entropy_gathered:
-      return {name_of(s.op), float_of(s), {shape(s, 2).elements()}, bytes_of(s)};  // the logits are not read
+    case Op::sequence_nll:  // the logits are not read
+      return {name_of(Op::cross_entropy_gathered), float_of(s), {shape(s, 2).elements()}, bytes_of(s)};
     case Op::correct_count_gathered:
       return {name_of(s.op), float_of(s), {shape(s, 1).elements()}, bytes_of(s)};
     case Op::route_grad:

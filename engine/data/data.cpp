@@ -270,6 +270,13 @@ std::vector<DataFiles> training_files(const DataJob& job) {
   return parts;
 }
 
+std::int64_t longest_of(const RowStore& rows, std::int64_t row) {
+  std::int64_t longest = 0;
+  for (int sequence = 0; sequence < rows.sequences(); ++sequence)
+    longest = std::max(longest, rows.length(row, sequence));
+  return longest;
+}
+
 // Rows [first, first + count) as samples. A row that is too long is an error that says where it is.
 std::shared_ptr<const RowSamples> samples_of(const DataJob& job, const DataFiles& files,
                                              const std::shared_ptr<const RowStore>& rows, std::int64_t first,
@@ -277,9 +284,10 @@ std::shared_ptr<const RowSamples> samples_of(const DataJob& job, const DataFiles
   const RowSamples::Options options{job.seq_len, job.packing, job.too_long};
   auto samples = std::make_shared<RowSamples>(rows, first, count, options);
   if (const std::int64_t row = samples->first_too_long(); row >= 0)
-    throw DataError(place_of_row(expand_paths(files.paths), row) + ": has " + std::to_string(rows->length(row)) +
+    throw DataError(place_of_row(expand_paths(files.paths), row) + ": has " + std::to_string(longest_of(*rows, row)) +
                     " tokens, more than data.seq_len + 1 = " + std::to_string(job.seq_len + 1) +
-                    "; data.too_long: drop, truncate or split says what becomes of such rows");
+                    "; data.too_long: " + (rows->sequences() == 1 ? "drop, truncate or split" : "drop or truncate") +
+                    " says what becomes of such rows");
   return samples;
 }
 
@@ -382,6 +390,7 @@ Data open_format(const DataJob& job, const GraphInputs& inputs, IdStream::Check 
     case DataFormat::documents:
     case DataFormat::chat:
     case DataFormat::completion:
+    case DataFormat::preference:
       return open_rows_of(job, inputs, tokenizing);
     case DataFormat::labelled:
       return open_labelled(job, inputs, tokenizing);

@@ -10,7 +10,7 @@
 #include "engine/chat/chat_format.h"
 #include "engine/core/file.h"
 #include "engine/data/files.h"
-#include "engine/data/row_format.h"
+#include "engine/data/row_parts.h"
 
 // The hash is compiled in.
 #define XXH_INLINE_ALL
@@ -99,7 +99,8 @@ std::string difference(const Json& saved, const Json& now) {
 std::string fingerprint(const DataJob& job) {
   Json json{{"train", json_of(paths_of(job.train))}};
   if (const auto* val = std::get_if<DataFiles>(&job.val)) json["val"] = json_of(paths_of(*val));
-  if (job.format == DataFormat::chat) {
+  const bool of_file = job.tokenizer == trainer::Tokenizer::file;
+  if (job.format == DataFormat::chat || (job.format == DataFormat::preference && of_file)) {
     const std::string facts = chat::facts_of_folder(folder_of_tokenizer(job), job.chat_template);
     json["template"] = {{"hash", hex(XXH3_128bits(facts.data(), facts.size()))}};
   }

@@ -13,6 +13,7 @@
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/file.h"
+#include "engine/data/row_parts.h"
 #include "engine/tokenizer/text_tokenizer.h"
 
 namespace trainer::data {

@@ -92,6 +92,7 @@ std::string advice_for(DataFormat format) {
     case DataFormat::chat:
     case DataFormat::completion:
     case DataFormat::labelled:
+    case DataFormat::preference:
       return "rows are read from JSONL and Parquet";
   }
   return "";

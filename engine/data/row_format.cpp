@@ -1,111 +1,22 @@
-// The three formats. Text becomes ids with the special tokens that the tokenizer adds to a text (as a first one), and
-// ends with the end-of-text token; special tokens that are written in a row are text.
+// Formats of one sequence. Text becomes ids with the special tokens that the tokenizer adds to a text (as a first one),
+// and ends with the end-of-text token; special tokens that are written in a row are text.
 #include "engine/data/row_format.h"
 
 #include <algorithm>
 #include <ctime>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "engine/chat/chat_format.h"
 #include "engine/core/check.h"
 #include "engine/core/error.h"
-#include "engine/core/file.h"
+#include "engine/data/preference_rows.h"
+#include "engine/data/row_parts.h"
 #include "engine/tokenizer/text_tokenizer.h"
 
 namespace trainer::data {
 namespace {
 
-using Json = nlohmann::ordered_json;  // templates see members in the order of the row
-
-std::string named(const DataJob& job, const std::string& what) {
-  const auto found = job.fields.find(what);
-  return found == job.fields.end() ? what : found->second;
-}
-
-/// "messages, tools and id": what the row has instead.
-std::string members_of(const Json& row) {
-  std::string out;
-  std::size_t left = row.size();
-  for (const auto& [name, value] : row.items()) {
-    out += (out.empty() ? "" : left == 1 ? " and " : ", ") + ("\"" + name + "\"");
-    --left;
-  }
-  return out.empty() ? "nothing" : out;
-}
-
-Json object_of(const std::string& row) {
-  Json json = Json::parse(row, nullptr, false);
-  if (json.is_discarded()) throw DataError("no JSON");
-  if (!json.is_object()) throw DataError("a row is a JSON object");
-  return json;
-}
-
-[[noreturn]] void missing(const Json& row, const std::string& what, const std::string& name) {
-  throw DataError("has no \"" + name + "\": it has " + members_of(row) + "; data.fields says where a row has its " +
-                  what);
-}
-
-const std::string& text_at(const Json& row, const DataJob& job, const std::string& what) {
-  const std::string name = named(job, what);
-  const auto found = row.find(name);
-  if (found == row.end()) missing(row, what, name);
-  if (!found->is_string()) throw DataError("\"" + name + "\" is no string");
-  return found->get_ref<const std::string&>();
-}
-
-/// Of text: ids, the first byte of each, and an end-of-text token behind them.
-class TextToIds {
- public:
-  explicit TextToIds(const DataJob& job) {
-    if (job.tokenizer == trainer::Tokenizer::bytes) {
-      tokenizer_ = std::make_shared<BytesTokenizer>(/*has_end=*/true);
-      end_ = BytesTokenizer::kEnd;
-      return;
-    }
-    file_ = std::make_shared<FileTokenizer>(job.tokenizer_file);
-    tokenizer_ = file_;
-    const std::string folder = folder_of_tokenizer(job);
-    const std::optional<std::int32_t> end = chat::end_of_text_of_folder(folder, file_->text_tokenizer());
-    if (!end)
-      throw DataError(folder +
-                      ": nothing says which token ends a text: neither \"eos_token\" of tokenizer_config.json nor "
-                      "\"eos_token_id\" of config.json or generation_config.json");
-    end_ = *end;
-  }
-
-  /// `first_bytes`: of each id, the first byte of the text that it stands for.
-  std::vector<std::int32_t> ids(const std::string& text, std::vector<std::uint32_t>* first_bytes = nullptr) const {
-    std::vector<std::int32_t> ids;
-    if (!file_) {
-      ids = tokenizer_->encode(text);
-      for (std::size_t i = 0; first_bytes && i < ids.size(); ++i) first_bytes->push_back(static_cast<std::uint32_t>(i));
-    } else {
-      tokenizer::Tokens tokens = file_->text_tokenizer().encode(
-          text, {.special = true, .ranges = first_bytes != nullptr, .plain = {.all = true}});
-      ids = std::move(tokens.ids);
-      if (first_bytes)
-        for (const tokenizer::SourceRange& range : tokens.ranges) first_bytes->push_back(range.begin);
-    }
-    const bool ended = !ids.empty() && ids.back() == end_;  // the tokenizer adds it
-    if (!ended) ids.push_back(end_);
-    if (first_bytes) {
-      first_bytes->resize(ids.size());
-      first_bytes->back() = static_cast<std::uint32_t>(text.size());
-    }
-    return ids;
-  }
-
-  std::int32_t end() const { return end_; }
-  std::string facts() const { return tokenizer_->json() + " end " + std::to_string(end_); }
-  const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
-
- private:
-  std::shared_ptr<const Tokenizer> tokenizer_;
-  std::shared_ptr<const FileTokenizer> file_;  // null: bytes
-  std::int32_t end_ = 0;
-};
+using Json = RowJson;
 
 class OfText : public RowFormat {
  public:
@@ -236,35 +147,10 @@ class Chats final : public RowFormat {
     if (!messages->is_array() || messages->empty()) throw DataError("\"" + name + "\" is no list of messages");
     Json out = Json::object();
     out["messages"] = Json::array();
-    for (std::size_t i = 0; i < messages->size(); ++i) out["messages"].push_back(message_of((*messages)[i], i));
+    for (std::size_t i = 0; i < messages->size(); ++i) out["messages"].push_back(message_of(job_, (*messages)[i], i));
     for (const char* more : kBesideMessages)
       if (const auto found = json.find(named(job_, more)); found != json.end()) out[more] = std::move(*found);
     return out.dump();
-  }
-
-  /// Under the names and roles that templates know; all other members stay.
-  Json message_of(const Json& message, std::size_t index) const {
-    const auto fail = [&](const std::string& what) {
-      throw DataError("message " + std::to_string(index + 1) + " " + what);
-    };
-    if (!message.is_object()) fail("is no object");
-    Json out = Json::object();
-    for (const char* what : {"role", "content"})
-      if (const auto found = message.find(named(job_, what)); found != message.end()) out[what] = *found;
-    if (!out.contains("role") || !out["role"].is_string())
-      fail("has no \"" + named(job_, "role") + "\": it has " + members_of(message) +
-           "; data.fields says where a message has its role and content");
-    if (!out.contains("content") && !message.contains("tool_calls"))
-      fail("has no \"" + named(job_, "content") + "\": it has " + members_of(message) +
-           "; data.fields says where a message has its role and content");
-    const std::string role = out["role"];
-    if (const auto known = job_.roles.find(role); known != job_.roles.end())
-      out["role"] = known->second;
-    else if (!job_.roles.empty() && !kRoles.contains(role))
-      fail("has the role \"" + role + "\", which data.roles does not list");
-    for (const auto& [name, value] : message.items())
-      if (!out.contains(name) && name != named(job_, "role") && name != named(job_, "content")) out[name] = value;
-    return out;
   }
 
   /// Alpaca's rows: an instruction, perhaps with an input, and the output.
@@ -286,20 +172,12 @@ class Chats final : public RowFormat {
     return {{"messages", std::move(messages)}};
   }
 
-  static inline const std::set<std::string> kRoles{"system", "developer", "user", "assistant", "tool"};
-
   const DataJob job_;
   const std::shared_ptr<const chat::ChatFormat> format_;
   const std::shared_ptr<const FileTokenizer> tokenizer_;
 };
 
 }  // namespace
-
-std::string folder_of_tokenizer(const DataJob& job) {
-  const std::string file = tokenizer::tokenizer_file_in(job.tokenizer_file);
-  const std::string folder = std::filesystem::path(file).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
 
 std::vector<std::int32_t> ends_of_text(const DataJob& job) {
   CHECK(job.is_rows(), "the format has rows");
@@ -311,6 +189,7 @@ std::shared_ptr<const RowFormat> row_format(const DataJob& job) {
   CHECK(job.is_rows() && !job.is_labelled(), "the format has rows of text");
   if (job.format == DataFormat::chat) return std::make_shared<Chats>(job);
   if (job.format == DataFormat::completion) return std::make_shared<Completions>(job);
+  if (job.format == DataFormat::preference) return preference_rows(job);
   return std::make_shared<Documents>(job);
 }
 

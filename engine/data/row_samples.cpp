@@ -15,16 +15,20 @@ RowSamples::RowSamples(std::shared_ptr<const RowStore> rows, std::int64_t first,
                        const Options& options)
     : rows_(std::move(rows)), seq_len_(options.seq_len) {
   CHECK(first >= 0 && first + count <= rows_->num_rows(), "rows of the store");
-  const Shape shape{seq_len_};
+  const int sequences = rows_->sequences();
+  CHECK(sequences == 1 || options.packing == Packing::none, "a pair is a sample by itself");
+  const Shape shape = sequences == 1 ? Shape{seq_len_} : Shape{sequences, seq_len_};
   fields_ = {{"tokens", DType::i32, shape}, {"targets", DType::i32, shape}};
   if (options.packing == Packing::documents) fields_.push_back({"documents", DType::i32, shape});
   counts_.rows = count;
-  for (std::int64_t row = first; row < first + count; ++row) cut(row, options);
+  counts_.sequences = sequences;
+  for (std::int64_t row = first; row < first + count; ++row)
+    sequences == 1 ? cut(row, options) : cut_pair(row, options);
   if (options.packing == Packing::documents) {
     pack();
   } else {
-    begins_.resize(segments_.size() + 1);
-    std::iota(begins_.begin(), begins_.end(), std::size_t{0});
+    const auto of_sample = static_cast<std::size_t>(sequences);
+    for (std::size_t i = 0; i <= segments_.size(); i += of_sample) begins_.push_back(i);
   }
   counts_.samples = num_samples();
 }
@@ -52,19 +56,47 @@ void RowSamples::cut(std::int64_t row, const Options& options) {
   }
 }
 
-// A part of a row may have nothing to train.
-void RowSamples::add(std::int64_t row, std::int64_t first, std::int64_t count, bool cut) {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
-  std::vector<std::uint8_t> trained(ids.size());
-  rows_->read(first, count, ids.data(), trained.data());
-  const std::int64_t targets = std::count(trained.begin() + 1, trained.end(), 1);
-  if (targets == 0 && cut) {
-    ++counts_.without_targets;
+// Both sequences, or neither.
+void RowSamples::cut_pair(std::int64_t row, const Options& options) {
+  const std::int64_t room = seq_len_ + 1;
+  std::vector<Segment> segments;
+  bool cut = false;
+  for (int sequence = 0; sequence < rows_->sequences(); ++sequence) {
+    const std::int64_t length = rows_->length(row, sequence);
+    counts_.ids += length;
+    cut = cut || length > room;
+    segments.push_back({rows_->start(row, sequence), std::min(length, room), row});
+  }
+  if (cut && options.too_long == TooLong::error) {
+    if (first_too_long_ < 0) first_too_long_ = row;
     return;
   }
+  if (cut) ++(options.too_long == TooLong::drop ? counts_.dropped : counts_.truncated);
+  if (!cut || options.too_long == TooLong::truncate) add(segments, cut);
+}
+
+void RowSamples::add(std::int64_t row, std::int64_t first, std::int64_t count, bool cut) {
+  add({{first, count, row}}, cut);
+}
+
+// A part of a row may have nothing to train.
+void RowSamples::add(const std::vector<Segment>& segments, bool cut) {
+  std::int64_t targets = 0, held = 0;
+  for (const Segment& segment : segments) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(segment.count));
+    std::vector<std::uint8_t> trained(ids.size());
+    rows_->read(segment.first, segment.count, ids.data(), trained.data());
+    const std::int64_t its = std::count(trained.begin() + 1, trained.end(), 1);
+    if (its == 0 && cut) {
+      ++counts_.without_targets;
+      return;
+    }
+    targets += its;
+    held += segment.count;
+  }
   counts_.targets += targets;
-  counts_.held += count;
-  segments_.push_back({first, count, row});
+  counts_.held += held;
+  segments_.insert(segments_.end(), segments.begin(), segments.end());
 }
 
 void RowSamples::pack() {
@@ -99,22 +131,29 @@ SampleIds RowSamples::ids_of(std::int64_t sample) const {
 }
 
 void RowSamples::read(std::int64_t sample, std::span<std::byte* const> out) const {
-  SampleIds held = ids_of(sample);
-  const auto room = static_cast<std::size_t>(seq_len_ + 1);
-  held.ids.resize(room, 0);
-  held.trained.resize(room, 0);
-  held.documents.resize(room, kPadding);
-  const auto put = [&](std::size_t field, auto&& value) {
-    auto* values = reinterpret_cast<std::int32_t*>(out[field]);
-    for (std::size_t i = 0; i + 1 < room; ++i) values[i] = value(i);
-  };
-  put(0, [&](std::size_t i) { return held.ids[i]; });
-  put(1, [&](std::size_t i) { return held.trained[i + 1] ? held.ids[i + 1] : kIgnored; });
-  if (fields_.size() > 2) put(2, [&](std::size_t i) { return held.documents[i]; });
+  const SampleIds held = ids_of(sample);
+  const auto sequences = static_cast<std::size_t>(rows_->sequences()), length = static_cast<std::size_t>(seq_len_);
+  std::size_t begin = 0;
+  for (std::size_t sequence = 0; sequence < sequences; ++sequence) {
+    const auto last = static_cast<std::int32_t>(sequence);
+    const auto end =
+        sequences == 1
+            ? held.ids.size()
+            : static_cast<std::size_t>(std::ranges::upper_bound(held.documents, last) - held.documents.begin());
+    const auto put = [&](std::size_t field, auto&& value) {
+      auto* values = reinterpret_cast<std::int32_t*>(out[field]) + sequence * length;
+      for (std::size_t i = 0; i < length; ++i) values[i] = value(begin + i);
+    };
+    put(0, [&](std::size_t i) { return i < end ? held.ids[i] : 0; });
+    put(1, [&](std::size_t i) { return i + 1 < end && held.trained[i + 1] ? held.ids[i + 1] : kIgnored; });
+    if (fields_.size() > 2) put(2, [&](std::size_t i) { return i < end ? held.documents[i] : kPadding; });
+    begin = end;
+  }
 }
 
 RowCounts& RowCounts::operator+=(const RowCounts& other) {
   rows += other.rows, ids += other.ids;
+  sequences = other.sequences;
   dropped += other.dropped, truncated += other.truncated, split += other.split;
   without_targets += other.without_targets;
   samples += other.samples, held += other.held, targets += other.targets;
@@ -130,12 +169,12 @@ std::string RowCounts::summary(std::int64_t seq_len) const {
   count(truncated, "truncated");
   count(split, "split");
   count(without_targets, "of the parts left out: nothing in them is trained");
-  const std::int64_t room = samples * (seq_len + 1);
+  const std::int64_t room = samples * sequences * (seq_len + 1);
   const double padding = room > 0 ? 100.0 * static_cast<double>(room - held) / static_cast<double>(room) : 0;
   char share[16];
   std::snprintf(share, sizeof share, "%.1f", padding);
-  return text + "\nsamples: " + grouped(samples) + " of " + grouped(seq_len) + " tokens; " + grouped(targets) +
-         " targets, " + share + "% padding";
+  return text + "\nsamples: " + grouped(samples) + " of " + (sequences == 1 ? "" : std::to_string(sequences) + " x ") +
+         grouped(seq_len) + " tokens; " + grouped(targets) + " targets, " + share + "% padding";
 }
 
 std::vector<std::int64_t> packed(std::span<const std::int64_t> sizes, std::int64_t room) {

@@ -3,7 +3,8 @@
 // Invariant: an id is a target at most once, and only where the id before it belongs to the same row.
 //
 // Fields: tokens, targets and, under packing, documents, all i32 [seq_len]. A target that does not count is kIgnored. A
-// document is its number in the sample, from 0; of padding it is kPadding.
+// document is its number in the sample, from 0; of padding it is kPadding. Of rows of two sequences a sample is one
+// row, and its fields are [2, seq_len]: a window of each sequence.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +28,14 @@ struct Segment {
 
 /// What a sample holds, id by id, without padding: the inputs and the last target.
 struct SampleIds {
-  std::vector<std::int32_t> ids, documents;
-  std::vector<std::uint8_t> trained;  ///< 1 for an id that counts as a target
+  std::vector<std::int32_t> ids, documents;  ///< of a pair the second sequence is document 1
+  std::vector<std::uint8_t> trained;         ///< 1 for an id that counts as a target
 };
 
 /// What became of rows that are longer than a sample, and what the samples hold.
 struct RowCounts {
   std::int64_t rows = 0, ids = 0;                      ///< of the files
+  int sequences = 1;                                   ///< of a row
   std::int64_t dropped = 0, truncated = 0, split = 0;  ///< rows
   std::int64_t without_targets = 0;  ///< pieces of rows that were left out since nothing of them would be trained
   std::int64_t samples = 0, held = 0, targets = 0;  ///< ids in samples; targets among them
@@ -65,6 +67,8 @@ class RowSamples final : public Dataset {
 
  private:
   void cut(std::int64_t row, const Options& options);
+  void cut_pair(std::int64_t row, const Options& options);
+  void add(const std::vector<Segment>& segments, bool cut);
   void add(std::int64_t row, std::int64_t first, std::int64_t count, bool cut);
   void pack();
 

@@ -1,4 +1,4 @@
-// A row is a run of codes: for each id, 4·id + 2·(it is a target) + (it is the row's first). So a store is one stream
+// A sequence is a run of codes: for each id, 4·id + 2·(it is a target) + (it is the first). So a store is one stream
 // of numbers, which the cache of ids holds as it is.
 #include "engine/data/row_store.h"
 
@@ -35,7 +35,8 @@ void encode(Row& row, const RowFormat& format) {
     CHECK(!encoded.ids.empty() && encoded.ids.size() == encoded.trained.size(), "every id of a row is a target or not");
     row.codes.reserve(encoded.ids.size());
     for (std::size_t i = 0; i < encoded.ids.size(); ++i)
-      row.codes.push_back(kFactor * encoded.ids[i] + (encoded.trained[i] ? kTrained : 0) + (i == 0 ? kFirst : 0));
+      row.codes.push_back(kFactor * encoded.ids[i] + (encoded.trained[i] ? kTrained : 0) +
+                          (i == 0 || i == encoded.second ? kFirst : 0));
   } catch (const DataError& error) {
     row.mistake = error.what();
   }
@@ -141,7 +142,8 @@ Hash128 key_of(const std::vector<std::string>& paths, const RowFormat& format, c
 
 }  // namespace
 
-RowStore::RowStore(std::shared_ptr<const TokenStream> codes) : codes_(std::move(codes)) {
+RowStore::RowStore(std::shared_ptr<const TokenStream> codes, int sequences)
+    : codes_(std::move(codes)), sequences_(sequences) {
   std::vector<std::int32_t> some(static_cast<std::size_t>(kScan));
   const std::int64_t end = codes_->num_tokens();
   for (std::int64_t at = 0; at < end; at += kScan) {
@@ -151,6 +153,7 @@ RowStore::RowStore(std::shared_ptr<const TokenStream> codes) : codes_(std::move(
       if (some[static_cast<std::size_t>(i)] & kFirst) starts_.push_back(at + i);
   }
   starts_.push_back(end);
+  CHECK((starts_.size() - 1) % static_cast<std::size_t>(sequences_) == 0, "every row has as many sequences");
 }
 
 void RowStore::read(std::int64_t first, std::int64_t count, std::int32_t* ids, std::uint8_t* trained) const {
@@ -166,8 +169,9 @@ std::shared_ptr<const RowStore> encoded_rows(const std::vector<std::string>& pat
   const auto encode_into = [&](const TakeIds& take) { Encoding(paths, format, options, take).run(); };
   if (!options.cache.empty())
     return std::make_shared<RowStore>(cached_ids(options.cache, key_of(paths, format, options.cache),
-                                                 kFactor * format.vocab_size(), encode_into, options.say));
-  return std::make_shared<RowStore>(ids_in_memory(encode_into));
+                                                 kFactor * format.vocab_size(), encode_into, options.say),
+                                      format.sequences());
+  return std::make_shared<RowStore>(ids_in_memory(encode_into), format.sequences());
 }
 
 std::string place_of_row(const std::vector<std::string>& paths, std::int64_t row) {

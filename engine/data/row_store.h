@@ -15,21 +15,28 @@ namespace trainer::data {
 
 class RowStore {
  public:
-  /// Codes as encoded_rows makes them.
-  explicit RowStore(std::shared_ptr<const TokenStream> codes);
+  /// Codes as encoded_rows makes them, of rows of so many sequences each.
+  explicit RowStore(std::shared_ptr<const TokenStream> codes, int sequences = 1);
 
-  std::int64_t num_rows() const { return static_cast<std::int64_t>(starts_.size()) - 1; }
+  int sequences() const { return sequences_; }
+  std::int64_t num_rows() const { return static_cast<std::int64_t>(starts_.size() - 1) / sequences_; }
   std::int64_t num_ids() const { return starts_.back(); }
-  std::int64_t length(std::int64_t row) const { return start(row + 1) - start(row); }
-  /// The row's first id among the ids of all rows.
-  std::int64_t start(std::int64_t row) const { return starts_[static_cast<std::size_t>(row)]; }
+  /// Of a sequence of the row.
+  std::int64_t length(std::int64_t row, int sequence = 0) const {
+    return start(row, sequence + 1) - start(row, sequence);
+  }
+  /// A sequence's first id among the ids of all rows.
+  std::int64_t start(std::int64_t row, int sequence = 0) const {
+    return starts_[static_cast<std::size_t>(row * sequences_ + sequence)];
+  }
 
   /// Ids [first, first + count) of all rows, and 1 for each that is a target, else 0. Any number of threads.
   void read(std::int64_t first, std::int64_t count, std::int32_t* ids, std::uint8_t* trained) const;
 
  private:
   std::shared_ptr<const TokenStream> codes_;
-  std::vector<std::int64_t> starts_;  // of each row, and the end
+  int sequences_;
+  std::vector<std::int64_t> starts_;  // of each sequence, and the end
 };
 
 /// The rows of files, in order. Raises DataError that names all mistakes in rows, each with its place, up to ten of

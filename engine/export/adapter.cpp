@@ -2,11 +2,13 @@
 #include "engine/export/adapter.h"
 
 #include <cmath>
+#include <set>
 
 #include "engine/core/error.h"
 #include "engine/core/file.h"
 #include "engine/job/peft_config.h"
 #include "engine/job/yaml.h"
+#include "engine/transform/dpo.h"
 
 namespace trainer::exporting {
 namespace {
@@ -35,6 +37,12 @@ std::vector<checkpoint::TensorInfo> model_tensors(const checkpoint::Manifest& ma
     const bool of_model = !tensor.pieces.empty() && manifest.files[tensor.pieces[0].file].name.starts_with("model");
     if (of_model) tensors.push_back(tensor.info);
   }
+  // What training compared the model with is no part of it.
+  std::set<std::string, std::less<>> names;
+  for (const checkpoint::TensorInfo& info : tensors) names.insert(info.name);
+  std::erase_if(tensors, [&](const checkpoint::TensorInfo& info) {
+    return info.name.starts_with(kReferencePrefix) && names.contains(info.name.substr(kReferencePrefix.size()));
+  });
   return tensors;
 }
 

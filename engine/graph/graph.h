@@ -88,6 +88,7 @@ struct Init {
   double uniform = 0;
   bool sinusoids = false;  ///< of a matrix: row p is sin(p·f_j) and behind them cos(p·f_j), f from 1 to 1/10000
   std::string norms_of{};  ///< the norm of each row of this parameter, which is loaded before
+  std::string copy_of{};   ///< this parameter as it starts
 };
 
 struct Parameter {
@@ -113,6 +114,11 @@ struct Loss {
   ValueId scores = kNone;  ///< first operand of `correct_op`: logits, or what stands for them; kNone for a regression
   Op correct_op = Op::correct_count;
   Attributes correct_attributes;
+  ValueId figures = kNone;  ///< f64 [names + 1]: sums that are told beside the loss, and last what they are divided by
+  std::vector<std::string> figure_names;
+
+  /// Whether a value is a sum over micro-batches.
+  bool sums_up(ValueId value) const { return value != kNone && (value == sum || value == figures); }
 };
 
 struct Graph {

@@ -342,6 +342,8 @@ LrScheduleJob bind_lr_schedule(const Values& v) {
 TrainJob bind_train(const Values& v) {
   TrainJob train;
   train.steps = v.integer("train.steps");
+  train.objective.kind = v.word<ObjectiveKind>("train.objective.kind");
+  if (v.has("train.objective.beta")) train.objective.beta = v.number("train.objective.beta");
   train.batch = {v.integer("train.batch.global"), v.integer_or_nothing("train.batch.micro")};
   train.optimizer = bind_optimizer(v, "train.optimizer");
   train.groups = bind_groups(v);

@@ -157,7 +157,8 @@ Form field_names(std::initializer_list<std::string_view> names) {
 
 /// Of the formats whose files hold rows.
 Fields rows() {
-  const Words formats{"documents", "chat", "completion", "labelled"};
+  const Words formats{"documents", "chat", "completion", "preference", "labelled"},
+      packed{"documents", "chat", "completion"};
   const std::string_view fields = "Members of a row by what they are, where they have other names.";
   const std::string_view tokenizer =
       "auto: the tokenizer.json of the model folder, which is the default of a job with model.from. A path: a "
@@ -184,11 +185,13 @@ Fields rows() {
           .when("format", {"chat"}),
       optional("fields", fields, {field_names({"prompt", "completion"})}, "{}").when("format", {"completion"}),
       optional("fields", fields, {field_names({"text", "label"})}, "{}").when("format", {"labelled"}),
+      optional("fields", fields, {field_names({"prompt", "chosen", "rejected", "role", "content", "tools"})}, "{}")
+          .when("format", {"preference"}),
       optional("roles", "Roles by the words that the rows have for them, as {human: user, gpt: assistant}.",
                {map({text()})}, "{}")
-          .when("format", {"chat"}),
+          .when("format", {"chat", "preference"}),
       optional("tokenizer", tokenizer, {word({"auto", "bytes"}), path(".json")}, "bytes")
-          .when("format", {"documents", "completion"}),
+          .when("format", {"documents", "completion", "preference"}),
       optional("tokenizer",
                "auto: the tokenizer.json of the model folder, which is the default of a job with model.from. A path: a "
                "tokenizer.json, or a folder with one. bytes: ids 0 to 255.",
@@ -201,7 +204,7 @@ Fields rows() {
           "template",
           "auto: the chat template beside the tokenizer. A path: a Jinja file. A name: one that came with trainer.",
           {text()}, "auto")
-          .when("format", {"chat"}),
+          .when("format", {"chat", "preference"}),
       optional("train_on", train_on, {word({"assistant", "last", "all"})}, "assistant").when("format", {"chat"}),
       optional("train_on", train_on, {word({"completion", "all"})}, "completion").when("format", {"completion"}),
       optional(
@@ -209,13 +212,19 @@ Fields rows() {
           "none: a row a sample, and padding. documents: as many rows as fit, each with attention and positions of "
           "its own.",
           {word(words<Packing>())}, "none")
-          .when("format", {"documents", "chat", "completion"}),
+          .when("format", packed),
       optional(
           "too_long",
           "Of a row that is longer than a sample: error; drop leaves it out; truncate keeps its first tokens; split "
           "makes several of it.",
           {word(words<TooLong>())}, "error")
-          .when("format", {"documents", "chat", "completion"}),
+          .when("format", packed),
+      optional(
+          "too_long",
+          "Of a pair with a text that is longer than a sample: error; drop leaves the pair out; truncate keeps the "
+          "first tokens of both texts.",
+          {word(without(words<TooLong>(), "split"))}, "error")
+          .when("format", {"preference"}),
       optional("too_long",
                "Of a text that is longer than a sample: error; drop leaves it out; truncate keeps its first tokens.",
                {word({"error", "drop", "truncate"})}, "error")
@@ -232,7 +241,8 @@ Fields data() {
       "text: files as they are. tokens: token ids as a flat file, an .npy array or an llm.c file. table: CSV. idx: "
       "MNIST's files. tensors: safetensors files, of whose tensors each is a field of all samples. documents: rows of "
       "text, each ended by the end-of-text token. chat: rows of messages. completion: rows of a prompt and what "
-      "follows. labelled: rows of a text and a label, a class or a number.";
+      "follows. preference: rows of a prompt, a chosen answer and a "
+      "rejected one, for train.objective: dpo. labelled: rows of a text and a label, a class or a number.";
   const std::string_view target =
       "The column to predict: its name in the header, or its number; negative numbers count from the last.";
   Fields fields{
@@ -253,7 +263,7 @@ Fields data() {
                {word(with_auto(words<TokenType>()))}, "auto")
           .when("format", {"tokens"}),
       optional("seq_len", "Tokens of one sample; of tensors, what a graph means by seq.", {integer(1, kMostSeq)}, "256")
-          .when("format", {"text", "tokens", "tensors", "documents", "chat", "completion", "labelled"}),
+          .when("format", {"text", "tokens", "tensors", "documents", "chat", "completion", "preference", "labelled"}),
       optional(
           "fields",
           "Names of tensors by the inputs of the graph that they are; without it all that the graph needs, under its "
@@ -347,15 +357,28 @@ Fields lr_schedule() {
 
 Fields batch() {
   return {
-      optional("global", "Samples of a step, over all ranks.", {integer(1, kMostSamples)}, "64"),
+      optional("global", "Samples of a step, over all ranks; pairs under dpo.", {integer(1, kMostSamples)}, "64"),
       optional("micro", "Samples of a micro-batch of one data rank; auto: as fits.",
                {word({"auto"}), integer(1, kMostSamples)}, "auto"),
+  };
+}
+
+Fields objective() {
+  return {
+      optional("kind",
+               "auto: the loss of the graph. dpo: direct preference optimization of pairs (Rafailov et al. 2023), with "
+               "the model as it starts, without its adapter, for the reference.",
+               {word(words<ObjectiveKind>())}, "auto"),
+      optional("beta", "How far the model may move from the reference: rewards are beta times the log-ratio of both.",
+               {positive()}, "0.1")
+          .when("kind", {"dpo"}),
   };
 }
 
 Fields train() {
   return {
       required("steps", "Optimizer steps; 0 writes the initial weights.", {integer(0)}),
+      part("objective", "What is made smaller.", objective(), "kind"),
       part("batch", "Sizes of batches, in samples.", batch(), "global"),
       part("optimizer", "The optimizer and its numbers.", optimizer(), "name"),
       optional("groups",
@@ -568,7 +591,8 @@ Fields checkpoint() {
                {text()}, "auto")
           .when("dir"),
       optional("accept", "What may differ from the checkpoint's job that otherwise may not.",
-               {list(word({"model", "data", "tokenizer", "seq_len", "batch", "seed", "optimizer"}), 0)}, "[]")
+               {list(word({"model", "data", "tokenizer", "seq_len", "batch", "seed", "optimizer", "objective"}), 0)},
+               "[]")
           .when("dir"),
   };
 }

@@ -56,7 +56,18 @@ struct AdapterJob {
       from{};  ///< a checkpoint of an adapter, a folder of PEFT or a .safetensors file, to start from
 };
 
-enum class DataFormat : std::uint8_t { text, tokens, table, idx, tensors, documents, chat, completion, labelled };
+enum class DataFormat : std::uint8_t {
+  text,
+  tokens,
+  table,
+  idx,
+  tensors,
+  documents,
+  chat,
+  completion,
+  preference,
+  labelled
+};
 enum class Tokenizer : std::uint8_t { bytes, chars, file };
 enum class TokenType : std::uint8_t { u16, u32 };
 enum class Normalize : std::uint8_t { none, standard };
@@ -106,8 +117,12 @@ struct DataJob {
   /// Whether the files hold rows, each a text of its own.
   bool is_rows() const {
     return format == DataFormat::documents || format == DataFormat::chat || format == DataFormat::completion ||
-           format == DataFormat::labelled;
+           format == DataFormat::preference || format == DataFormat::labelled;
   }
+  /// Rows of the graph's inputs that a sample is: of preference a chosen and a rejected text.
+  std::int64_t sequences() const { return format == DataFormat::preference ? 2 : 1; }
+  /// Of a sample, where samples are tokens.
+  std::int64_t tokens() const { return sequences() * seq_len; }
   /// Whether samples are seq_len tokens, and the targets the tokens that follow them.
   bool is_text() const {
     return format == DataFormat::text || format == DataFormat::tokens || (is_rows() && !is_labelled());
@@ -164,8 +179,18 @@ struct LrScheduleJob {
 /// the run goes back to the last good checkpoint and leaves out the batches since.
 enum class OnNan : std::uint8_t { stop, skip, rollback };
 
+/// What a step makes smaller: the loss of the graph; or the one of direct preference optimization, with the model as it
+/// starts for its reference (engine/transform/dpo.h).
+enum class ObjectiveKind : std::uint8_t { automatic, dpo };
+
+struct ObjectiveJob {
+  ObjectiveKind kind = ObjectiveKind::automatic;
+  double beta = 0.1;  ///< dpo
+};
+
 struct TrainJob {
   std::int64_t steps = 0;
+  ObjectiveJob objective;
   BatchJob batch;
   OptimizerJob optimizer;
   std::vector<GroupJob> groups;  ///< a parameter takes the first that matches it, else `optimizer`
@@ -272,6 +297,7 @@ ValueNames<Normalize> names_of(Normalize);
 ValueNames<TrainOn> names_of(TrainOn);
 ValueNames<Packing> names_of(Packing);
 ValueNames<TooLong> names_of(TooLong);
+ValueNames<ObjectiveKind> names_of(ObjectiveKind);
 ValueNames<OptimizerName> names_of(OptimizerName);
 ValueNames<Decay> names_of(Decay);
 ValueNames<States> names_of(States);

@@ -6,9 +6,10 @@ namespace trainer {
 ValueNames<AdapterKind> names_of(AdapterKind) { return {{AdapterKind::lora, "lora"}}; }
 ValueNames<DataFormat> names_of(DataFormat) {
   using enum DataFormat;
-  return {{text, "text"}, {tokens, "tokens"},         {table, "table"},
-          {idx, "idx"},   {tensors, "tensors"},       {documents, "documents"},
-          {chat, "chat"}, {completion, "completion"}, {labelled, "labelled"}};
+  return {{text, "text"},        {tokens, "tokens"},         {table, "table"},
+          {idx, "idx"},          {tensors, "tensors"},       {documents, "documents"},
+          {chat, "chat"},        {completion, "completion"}, {preference, "preference"},
+          {labelled, "labelled"}};
 }
 ValueNames<Tokenizer> names_of(Tokenizer) { return {{Tokenizer::bytes, "bytes"}, {Tokenizer::chars, "chars"}}; }
 ValueNames<TokenType> names_of(TokenType) { return {{TokenType::u16, "u16"}, {TokenType::u32, "u32"}}; }
@@ -21,6 +22,9 @@ ValueNames<Packing> names_of(Packing) { return {{Packing::none, "none"}, {Packin
 ValueNames<TooLong> names_of(TooLong) {
   using enum TooLong;
   return {{error, "error"}, {drop, "drop"}, {truncate, "truncate"}, {split, "split"}};
+}
+ValueNames<ObjectiveKind> names_of(ObjectiveKind) {
+  return {{ObjectiveKind::automatic, "auto"}, {ObjectiveKind::dpo, "dpo"}};
 }
 ValueNames<OptimizerName> names_of(OptimizerName) {
   using enum OptimizerName;

@@ -94,6 +94,7 @@ class Rules {
     profile();
     model();
     training_rows();
+    objective();
     adapter();
     return std::move(mistakes_);
   }
@@ -368,9 +369,26 @@ class Rules {
       add("model.init_from", "the weights are those of model.from", "only where model.weights is random");
   }
 
+  void objective() {
+    const std::string &kind = text("train.objective.kind"), &format = text("data.format");
+    if (kind.empty() || format.empty()) return;  // mistakes of their own
+    const bool dpo = kind == "dpo", pairs = format == "preference";
+    if (dpo && !pairs)
+      add("train.objective.kind", "dpo compares the two answers of a pair, and data.format is " + format,
+          "auto; or data.format: preference");
+    if (pairs && !dpo)
+      add("data.format", "pairs of answers are for train.objective: dpo, and the objective is " + kind,
+          "another format; or train.objective: dpo");
+    const Integer context = integer("strategy.context.degree");
+    if (dpo && context && *context > 1)
+      add("strategy.context.degree", "dpo compares whole sequences, which cannot be cut over ranks", "1");
+  }
+
   void training_rows() {
     const std::string_view format = text("data.format");
-    if (format != "documents" && format != "chat" && format != "completion" && format != "labelled") return;
+    if (format != "documents" && format != "chat" && format != "completion" && format != "preference" &&
+        format != "labelled")
+      return;
     const bool train = checked_.find("data.train") != nullptr, mix = checked_.sections.contains("data.mix[0]");
     if (!train && !mix && !checked_.doubtful.contains("data"))
       add("data.train", "missing", "a path, a glob or a list of them; or `mix`: parts with weights");

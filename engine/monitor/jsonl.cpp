@@ -107,6 +107,7 @@ class Jsonl final : public Monitor {
     if (record.aux_loss) more += fmt::format(R"(, "aux_loss": {})", number(*record.aux_loss));
     if (record.dropped) more += fmt::format(R"(, "dropped": {})", *record.dropped);
     if (record.skipped) more += R"(, "skipped": true)";
+    more += text_of(record.figures);
     append(
         place_of_step(record.step), Cut::from,
         fmt::format(
@@ -120,10 +121,17 @@ class Jsonl final : public Monitor {
     if (record.val_accuracy) more += fmt::format(R"(, "val_accuracy": {})", number(*record.val_accuracy));
     if (record.exact_match) more += fmt::format(R"(, "exact_match": {})", number(*record.exact_match));
     append(place_of_evaluation(record.step), Cut::from,
-           fmt::format(R"({{"step": {}, "val_loss": {}{}}})", record.step, number(record.val_loss), more));
+           fmt::format(R"({{"step": {}, "val_loss": {}{}}})", record.step, number(record.val_loss),
+                       more + text_of(record.figures)));
   }
 
  private:
+  static std::string text_of(const Figures& figures) {
+    std::string text;
+    for (const auto& [name, value] : figures) text += fmt::format(R"(, "{}": {})", name, number(value));
+    return text;
+  }
+
   enum class Cut : std::uint8_t { from, after };  // the line's own place, or what comes after it
 
   // One run at a time: the lock ends with the process, however it ends.

@@ -6,9 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trainer {
+
+/// Numbers by their names in logs: what an objective tells beside the loss.
+using Figures = std::vector<std::pair<std::string, double>>;
 
 /// A finished step. The loss is the mean over the global batch before the update.
 struct StepRecord {
@@ -30,6 +34,7 @@ struct StepRecord {
   std::optional<std::int64_t> dropped{};  ///< choices of experts that were left out; nothing: all experts take all
   bool skipped = false;  ///< it made no update: it overflowed at that scale, or was not finite (train.on_nan: skip)
   bool lowers_scale = false;  ///< it overflowed at that scale, which the next step lowers
+  Figures figures{};          ///< means over the global batch before the update
 };
 
 struct EvaluationRecord {
@@ -37,6 +42,7 @@ struct EvaluationRecord {
   double val_loss = 0;
   std::optional<double> val_accuracy;  ///< right answers over counted targets, where the loss is a cross-entropy
   std::optional<double> exact_match;   ///< right answers over the questions of eval.generate
+  Figures figures{};                   ///< their names begin with "val_"
 };
 
 /// Training begins: the first thing that a monitor hears, messages aside.

@@ -32,8 +32,8 @@ std::unique_ptr<Monitor> progress_monitor(const ProgressOptions& options);
 
 /// log.jsonl: {"step", "loss", "lr", "grad_norm", "tokens", "step_ms", "tokens_per_s", "time", "samples", "epoch",
 /// "memory_bytes"[, "mfu"][, "loss_scale"][, "skipped"]} a step, {"step", "val_loss"[, "val_accuracy"][,
-/// "exact_match"]} an evaluation and {"step", "event": "start" or "rollback", …} where training begins or goes back,
-/// each written at once. Numbers that are not finite are null.
+/// "exact_match"]} an evaluation, each with the figures of its record, and {"step", "event": "start" or "rollback", …}
+/// where training begins or goes back, each written at once. Numbers that are not finite are null.
 ///
 /// The file always tells one history. Its lines ascend: the evaluation after n updates stands before a start at n, and
 /// that before step n. What the file holds after the place of a record is cut off; so a resumed run repeats nothing,
@@ -43,8 +43,8 @@ std::unique_ptr<Monitor> progress_monitor(const ProgressOptions& options);
 std::unique_ptr<Monitor> jsonl_monitor(const std::string& path);
 
 /// An event file for TensorBoard in `folder`: scalars loss, lr, grad_norm, tokens_per_s, loss_scale, val_loss,
-/// val_accuracy and exact_match. A resumed run starts a file of its own, whose first record tells TensorBoard to drop
-/// what earlier files have from there on. At most a second's records are lost by a kill. Throws IoError.
+/// val_accuracy, exact_match and figures. A resumed run starts a file of its own, whose first record tells TensorBoard
+/// to drop what earlier files have from there on. At most a second's records are lost by a kill. Throws IoError.
 std::unique_ptr<Monitor> tensorboard_monitor(const std::string& folder);
 
 }  // namespace trainer

@@ -73,8 +73,8 @@ class Progress final : public Monitor {
     if (options_.terminal) {
       if (last || now - drawn_at_ >= kSecondsBetweenDraws) draw(record, now);
     } else if (last || steps_ == 1 || made % options_.every == 0) {
-      output_.write(fmt::format("{}, grad norm {:.3g}, lr {:.3g}, {}{}\n", head(record), record.grad_norm, record.lr,
-                                speed(record), left(record, now)),
+      output_.write(fmt::format("{}{}, grad norm {:.3g}, lr {:.3g}, {}{}\n", head(record), text_of(record.figures),
+                                record.grad_norm, record.lr, speed(record), left(record, now)),
                     0);
     }
   }
@@ -84,7 +84,8 @@ class Progress final : public Monitor {
     std::string more;
     if (record.val_accuracy) more += fmt::format(", accuracy {:.2f}%", 100 * *record.val_accuracy);
     if (record.exact_match) more += fmt::format(", exact match {:.2f}%", 100 * *record.exact_match);
-    line(fmt::format("step {}: validation loss {:.4f}{}", record.step, record.val_loss, more));
+    line(fmt::format("step {}: validation loss {:.4f}{}{}", record.step, record.val_loss, more,
+                     text_of(record.figures)));
   }
   void checkpoint(std::int64_t step, const std::string& path) override {
     line(fmt::format("step {}: saved {}", step, path));
@@ -92,6 +93,12 @@ class Progress final : public Monitor {
   void message(const std::string& text) override { line(text); }
 
  private:
+  static std::string text_of(const Figures& figures) {
+    std::string text;
+    for (const auto& [name, value] : figures) text += fmt::format(", {} {:.3g}", name, value);
+    return text;
+  }
+
   // Updates made, as evaluations and checkpoints count them, and the mean loss of the steps since it was last shown.
   std::string head(const StepRecord& record) {
     const double loss = num_losses_ > 0 ? losses_ / static_cast<double>(num_losses_) : record.loss;

@@ -83,7 +83,7 @@ class TensorBoard final : public Monitor {
     if (record.dropped) more += scalar("dropped", static_cast<double>(*record.dropped));
     put(record.step,
         bytes_field(5, scalar("loss", record.loss) + scalar("lr", record.lr) + scalar("grad_norm", record.grad_norm) +
-                           scalar("tokens_per_s", record.tokens_per_s) + more));
+                           scalar("tokens_per_s", record.tokens_per_s) + more + scalars(record.figures)));
     if (wall_seconds() - flushed_ > 1) flush();
   }
 
@@ -92,11 +92,17 @@ class TensorBoard final : public Monitor {
     std::string values = scalar("val_loss", record.val_loss);
     if (record.val_accuracy) values += scalar("val_accuracy", *record.val_accuracy);
     if (record.exact_match) values += scalar("exact_match", *record.exact_match);
-    put(record.step, bytes_field(5, values));
+    put(record.step, bytes_field(5, values + scalars(record.figures)));
     flush();
   }
 
  private:
+  static std::string scalars(const Figures& figures) {
+    std::string text;
+    for (const auto& [name, value] : figures) text += scalar(name, value);
+    return text;
+  }
+
   // A refused start leaves no file.
   void open() {
     if (output_) return;

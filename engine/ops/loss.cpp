@@ -81,15 +81,46 @@ Placed shard_gathered(const Graph& graph, const Node& node, Placing in) {
   return std::vector<Placement>{Placement::partial(), rows_of(logits, in[0])};
 }
 
+/// The logits are not read.
+Cost cost_of_gathered(const Signature& signature) {
+  Cost cost = moved(signature);
+  cost.bytes_read -= static_cast<double>(signature.operands[0].bytes());
+  return cost;
+}
+
+/// Every sequence has a gradient of its own.
+std::vector<ValueId> gradient_sequence_nll(GradientBuilder& build, const Node& node, OutputGradients dnll) {
+  const ValueId logits = node.inputs[0], targets = node.inputs[2], lse = node.outputs[1];
+  if (!build.needed(logits)) return {kNone, kNone, kNone};
+  const TensorDesc dlogits = input_desc(build.graph(), node, 0);
+  return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, targets, lse, dnll[0]}, {dlogits})[0],
+          kNone, kNone};
+}
+
+/// A sequence is on one rank.
+Placed shard_sequence_nll(const Graph& graph, const Node& node, Placing in) {
+  const Shape& logits = input_shape(graph, node, 0);
+  if (cut_by_classes(logits, in)) return all(node, Placement::replicate());
+  if (in[0] != Placement::shard(0) || in[2] != in[0] || in[1] != stats_rows_of(logits, in[0])) return {};
+  return std::vector<Placement>{in[0], rows_of(logits, in[0])};
+}
+
 Placed shard_correct_gathered(const Graph& graph, const Node& node, Placing in) {
   if (in[1].is_shard() && in[0] == stats_rows_of(input_shape(graph, node, 1), in[1]))
     return all(node, Placement::partial());
   return {};
 }
 
+/// Of several seeds each is that of a sample.
+bool has_its_seeds(std::int64_t seeds, Placement logits, Placement seed) {
+  if (seeds > 1 && logits.dim == 0) return logits == Placement::shard(0) && seed == logits;
+  return seed.is_replicate() && (seeds == 1 || logits.dim > 0);
+}
+
 Placed shard_cross_entropy_grad(const Graph& graph, const Node& node, Placing in) {
   const Shape& logits = input_shape(graph, node, 0);
-  if (cut_by_rows(logits, in, 1) && in[2] == rows_of(logits, in[0]) && in[3].is_replicate()) return all(node, in[0]);
+  const bool seeds = has_its_seeds(input_shape(graph, node, 3).elements(), in[0], in[3]);
+  if (cut_by_rows(logits, in, 1) && in[2] == rows_of(logits, in[0]) && seeds) return all(node, in[0]);
   if (node.attributes.has("classes") && cut_by_classes(logits, in)) return all(node, in[0]);
   return {};
 }
@@ -151,12 +182,17 @@ OpDef cross_entropy_gathered() {
   def.gradient = gradient_gathered;
   def.shard = shard_gathered;
   def.origin = first_class;
-  def.cost = [](const Signature& signature) {
-    Cost cost = moved(signature);
-    cost.bytes_read -= static_cast<double>(signature.operands[0].bytes());
-    return cost;
-  };
+  def.cost = cost_of_gathered;
   def.loss = LossDef{Op::cross_entropy_count, {"ignore_index"}, true};
+  return def;
+}
+
+OpDef sequence_nll() {
+  OpDef def{.op = Op::sequence_nll};
+  def.gradient = gradient_sequence_nll;
+  def.shard = shard_sequence_nll;
+  def.origin = first_class;
+  def.cost = cost_of_gathered;
   return def;
 }
 

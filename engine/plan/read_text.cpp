@@ -307,6 +307,7 @@ class Reader {
     line >> " partial=" >> tensor.partial >> " stddev=" >> tensor.init.stddev >> " constant=" >> tensor.init.constant;
     if (line.take(" uniform=")) line >> tensor.init.uniform;
     tensor.init.sinusoids = line.take(" sinusoids");
+    if (line.take(" copy_of=")) line >> tensor.init.copy_of;
   }
 
   void read_issued(Line& line, Issued& issued) {

@@ -174,6 +174,7 @@ void print_unit(const Unit& unit, Out& out) {
         << " constant=" << Attribute(tensor.init.constant);
     if (tensor.init.uniform > 0) out << " uniform=" << Attribute(tensor.init.uniform);
     if (tensor.init.sinusoids) out << " sinusoids";
+    if (!tensor.init.copy_of.empty()) out << " copy_of=" << tensor.init.copy_of;
     out << '\n';
   }
 }

@@ -111,7 +111,7 @@ PredictedStep predict_step(const LoadedJob& loaded, const CompiledJob& compiled,
   step.average_us = averaging_us(compiled.plan, model, step.times.step_us);
   if (step.average_us > 0) step.every = compiled.strategy.data.every;
   step.samples = !job.data.is_text();
-  step.tokens = static_cast<double>(compiled.batch.global) * static_cast<double>(step.samples ? 1 : job.data.seq_len);
+  step.tokens = static_cast<double>(compiled.batch.global) * static_cast<double>(step.samples ? 1 : job.data.tokens());
   step.steps = job.train.steps;
   step.price = job.cluster.price_per_device_hour.value_or(step.machine->price_per_device_hour);
   step.model_flops = compiled.model_flops_per_step;

@@ -58,14 +58,14 @@ std::string checksum_of_tensor(const checkpoint::TensorStore& tensors, const che
   return sum.hex();
 }
 
-/// Names of the model's own parameters, sorted; tables by their own names.
+/// Names of the model's own parameters, sorted; tables by their own names, of copies the originals alone.
 std::vector<std::string> model_parameters(const CompiledJob& compiled) {
   const Wanted own = of_model(compiled);
   std::set<std::string> names;
   for (const Role& role : compiled.plan.roles)
     for (const Unit& unit : role.units)
       for (const UnitTensor& tensor : unit.tensors)
-        if (own(unit, tensor)) names.insert(whole_name(tensor.name));
+        if (own(unit, tensor) && tensor.init.copy_of.empty()) names.insert(whole_name(tensor.name));
   return {names.begin(), names.end()};
 }
 
@@ -170,7 +170,7 @@ SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compile
   const Job& job = loaded.job;
   CHECK(job.adapter && job.model.init_from, "an adapter has a base");
   const WeightSource base = open_base(job, rank.rank, channel, tell);
-  load_weights(rank, base.tensors, base.path, base.exact(), of_model(compiled));
+  load_weights(rank, base.tensors, base.path, base.exact(), of_model(compiled), Copies::of_start);
   if (!job.adapter->from) {
     draw_weights(rank, job.seed, threads, of_adapter(compiled));
     take_norms(rank, base.tensors);
@@ -186,7 +186,7 @@ SavedBase load_first_weights(const LoadedJob& loaded, const CompiledJob& compile
 
 void load_model(const Job& job, const LoadedRank& rank, ControlChannel& channel, const Tell& tell) {
   const WeightSource source = open_base(job, rank.rank, channel, tell);
-  load_weights(rank, source.tensors, source.path, source.exact());
+  load_weights(rank, source.tensors, source.path, source.exact(), {}, Copies::of_start);
 }
 
 SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const LoadedRank& rank,
@@ -198,7 +198,7 @@ SavedBase load_base(const LoadedJob& loaded, const CompiledJob& compiled, const 
     throw JobError({loaded.at(
         "model.init_from", another,
         "the base that it was trained beside; or another checkpoint.dir with adapter.from, which starts a new run")});
-  load_weights(rank, base.tensors, base.path, base.exact(), frozen);
+  load_weights(rank, base.tensors, base.path, base.exact(), frozen, Copies::of_start);
   return base_of(compiled, base, communicator, channel);
 }
 
@@ -222,7 +222,7 @@ std::optional<checkpoint::Manifest> load_for_use(const LoadedJob& loaded, const 
     const WeightSource base = open_base(loaded.job, rank.rank, channel, tell);
     if (const std::string another = another_base(saved, source.path, base, communicator, channel); !another.empty())
       throw DataError(another + "; --base names where the right one is");
-    load_weights(rank, base.tensors, base.path, false, frozen);
+    load_weights(rank, base.tensors, base.path, false, frozen, Copies::of_start);
   }
   if (const std::string weight = non_finite_weight(rank); !weight.empty())
     throw DataError(source.path + ": the weight " + weight +

@@ -25,7 +25,7 @@ constexpr std::string_view kGraph = "graph.yaml", kTokenizer = "tokenizer.json",
                            kTemplate = "chat_template.jinja";
 
 /// Sections that say what the model is and what it reads.
-constexpr std::array<std::string_view, 5> kKept{"seed", "model", "trainable", "adapter", "data"};
+constexpr std::array<std::string_view, 6> kKept{"seed", "model", "trainable", "adapter", "data", "train.objective"};
 
 bool is_kept(std::string_view path) {
   return std::ranges::any_of(kKept, [&](std::string_view section) {

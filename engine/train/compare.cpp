@@ -115,7 +115,7 @@ class Bounds {
   Bounds(const Job& job, const CompiledJob& one)
       : u16_(roundoff16(job.precision.compute) + roundoff16(job.precision.reduce)),
         states_(largest_roundoff(one.optimizers)) {
-    std::int64_t longest = job.train.batch.global * (job.data.is_text() ? job.data.seq_len : 1), matrices = 1;
+    std::int64_t longest = job.train.batch.global * (job.data.is_text() ? job.data.tokens() : 1), matrices = 1;
     for (const Role& role : one.plan.roles)
       for (const Unit& unit : role.units)
         for (const UnitTensor& tensor : unit.tensors) {

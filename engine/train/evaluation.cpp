@@ -13,6 +13,13 @@ std::int64_t global_batch(const BatchShape& batch) { return batch.micro * batch.
 
 }  // namespace
 
+Figures figures_of(const std::vector<std::string>& names, const std::vector<double>& sums, const std::string& prefix) {
+  Figures figures;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    figures.emplace_back(prefix + names[i], sums[i] / std::max(sums[names.size()], 1.0));
+  return figures;
+}
+
 bool evaluates(const CompiledJob& compiled) {
   return compiled.plan.roles.front().program(ProgramKind::evaluate) != nullptr;
 }
@@ -40,6 +47,8 @@ Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::sha
     targets_field_ = executor_.role().field_index("targets");
   }
   accuracy_ = compiled.counts_correct;
+  figure_names_ = compiled.figures;
+  if (!figure_names_.empty()) figures_.resize(figure_names_.size() + 1);
   num_batches_ = num_evaluation_batches(compiled, dataset_->num_samples());
   CHECK(num_batches_ > 0, "open_inputs sees to enough samples");
   // The job counts batches of the global size of a step.
@@ -50,7 +59,10 @@ Evaluation::Evaluation(Executor& executor, const CompiledJob& compiled, std::sha
 EvaluationRecord Evaluation::run(std::int64_t step) {
   data::Loader loader(dataset_, data::SampleOrder(dataset_->num_samples(), global_batch(batch_), false, 0), share_);
   executor_.bind(executor_.role().field_index("evaluation"), results_);
+  const std::int32_t field = executor_.role().field_index("figures");
+  if (field >= 0) executor_.bind(field, figures_.data());
   double loss = 0, count = 0, correct = 0;
+  std::vector<double> figures(figures_.size(), 0.0);
   for (std::int64_t index = 0; index < num_batches_; ++index) {
     const data::Loader::Batch batch = loader.next();
     binder_.bind(batch);
@@ -59,11 +71,13 @@ EvaluationRecord Evaluation::run(std::int64_t step) {
     loss += results_[0];
     count += results_[1];
     correct += results_[2];
+    for (std::size_t i = 0; i < figures.size(); ++i) figures[i] += figures_[i];
   }
   EvaluationRecord record;
   record.step = step;
   record.val_loss = loss / std::max(count, 1.0);
   if (accuracy_) record.val_accuracy = correct / std::max(count, 1.0);
+  record.figures = figures_of(figure_names_, figures, "val_");
   return record;
 }
 

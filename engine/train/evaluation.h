@@ -10,6 +10,10 @@
 
 namespace trainer {
 
+/// Sums as Loss::figures has them to means; `prefix` begins their names.
+Figures figures_of(const std::vector<std::string>& names, const std::vector<double>& sums,
+                   const std::string& prefix = "");
+
 /// Whether the plan has a program that evaluates.
 bool evaluates(const CompiledJob& compiled);
 /// How many batches `samples` samples are: the last one may be short, if the loss can leave targets out.
@@ -41,6 +45,8 @@ class Evaluation {
   bool accuracy_ = false;
   std::vector<std::int32_t> masked_;
   double results_[3] = {0, 0, 0};  // loss sum, count, right answers
+  std::vector<std::string> figure_names_;
+  std::vector<double> figures_;  // of a batch, as Loss::figures
 };
 
 }  // namespace trainer

@@ -44,6 +44,7 @@ constexpr Row kTable[] = {
     {"data.seq_len", {Change::never, "seq_len"}},
     {"train", {Change::training}},
     {"train.batch.global", {Change::never, "batch"}},
+    {"train.objective", {Change::never, "objective"}},
     {"train.optimizer.name", {Change::never, "optimizer"}},  // where the optimizers of parameters are not known
     {"eval", {Change::training}},
     {"precision", {Change::training}},
@@ -86,6 +87,7 @@ Settings by_path(const SavedJob& job) { return {job.settings.begin(), job.settin
 std::string value_before_key(const std::string& path) {
   if (path == "trainable") return "all";
   if (path == "train.groups") return "[]";
+  if (path == "train.objective.kind") return "auto";
   if (path == "train.optimizer.states") return "f32";
   if (path == "checkpoint.behind") return "false";
   return kNotSet;

@@ -28,6 +28,7 @@ std::shared_ptr<const data::Tokenizer> tokenizer_of(const LoadedJob& loaded, con
     case DataFormat::documents:
     case DataFormat::chat:
     case DataFormat::completion:
+    case DataFormat::preference:
     case DataFormat::text:
       if (loaded.job.data.tokenizer == Tokenizer::bytes)
         return std::make_shared<data::BytesTokenizer>(loaded.job.data.is_rows());

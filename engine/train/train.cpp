@@ -134,6 +134,7 @@ class RankLoop {
     executor_->bind(role_.field_index("lr"), rates_.data());
     executor_->bind(role_.field_index("metrics"), &metrics_);
     if (const std::int32_t field = role_.field_index("routers"); field >= 0) executor_->bind(field, routers_.data());
+    bind_figures();
     if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
     executor_->record_times(static_cast<bool>(run.options.trace));
     if (job_.checkpoint.dir)
@@ -184,6 +185,12 @@ class RankLoop {
           gather_traces(*executor_, step_program_, step_start_, job_.cluster.nodes > 1, channel_);
       if (rank_ == 0) run_.traces = std::move(traces);
     }
+  }
+
+  void bind_figures() {
+    if (run_.compiled.figures.empty()) return;
+    figures_.resize(run_.compiled.figures.size() + 1);
+    executor_->bind(role_.field_index("figures"), figures_.data());
   }
 
   void report(std::int64_t first, const std::vector<RankReport>& ranks) {
@@ -280,6 +287,7 @@ class RankLoop {
     if (!leads_) return;
     step_ms_.push_back(ms);
     run_.report.loss = metrics_.loss;
+    run_.report.figures = figures_of(run_.compiled.figures, figures_);
     if (outcome != Outcome::updated) ++run_.report.skipped_steps;
     StepRecord& record = untold_.emplace();
     record.step = step;
@@ -303,6 +311,7 @@ class RankLoop {
     }
     record.skipped = outcome != Outcome::updated;
     record.lowers_scale = outcome == Outcome::overflowed;
+    record.figures = figures_of(run_.compiled.figures, figures_);
     if (!executor_->runs_beside_host()) tell_of_step();
   }
 
@@ -315,7 +324,7 @@ class RankLoop {
   }
 
   std::int64_t tokens_per_step() const {
-    return run_.compiled.batch.global * (job_.data.is_text() ? job_.data.seq_len : 1);
+    return run_.compiled.batch.global * (job_.data.is_text() ? job_.data.tokens() : 1);
   }
 
   // Of the last step. An overflow is at a loss scale that has since become smaller. Whatever was not finite made no
@@ -378,12 +387,14 @@ class RankLoop {
     tell_of_step();
     EvaluationRecord record = evaluation_->run(step_);
     if (answers_) record.exact_match = answers_->exact_match(channel_);
+    bind_figures();  // the field is of both programs
     evaluated_ = step_;
     val_loss_ = record.val_loss;
     if (leads_) {
       run_.report.val_loss = record.val_loss;
       run_.report.val_accuracy = record.val_accuracy;
       run_.report.exact_match = record.exact_match;
+      run_.report.val_figures = record.figures;
       run_.tell([&](Monitor& monitor) { monitor.evaluation(record); });
     }
     if (!channel_.any(!std::isfinite(record.val_loss))) return "";
@@ -470,6 +481,7 @@ class RankLoop {
     float factor = 0, loss_scale = 0, grad_norm = 0, loss = 0;
   } metrics_;
   std::array<double, 2> routers_{};  // sums of all routers' losses over samples, and what capacities left out
+  std::vector<double> figures_;      // as Loss::figures
 };
 
 std::map<std::string, std::string> optimizers_of_parameters(const CompiledJob& compiled) {

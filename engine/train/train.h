@@ -32,7 +32,9 @@ struct RunReport {
   std::int64_t first_step = 0;                                ///< updates made before this run (0: fresh)
   std::int64_t steps = 0;                                     ///< updates made in all
   std::optional<double> loss;                                 ///< of the last step
+  Figures figures{};                                          ///< likewise
   std::optional<double> val_loss, val_accuracy, exact_match;  ///< of the last evaluation
+  Figures val_figures{};                                      ///< likewise
   double tokens_per_s = 0;                                    ///< over the steps of this run but the first
   double step_ms_median = 0, step_ms_p95 = 0;
   double startup_ms = 0;  ///< from `process_start` to the start of the first step

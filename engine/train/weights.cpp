@@ -221,14 +221,21 @@ bool counts_batches(std::string_view name, const std::set<std::string, std::less
   return known.contains(std::string(name) + ".running_mean");
 }
 
+// Where `tensors` has a parameter. A copy of which it knows nothing is where the original is.
+Stored stored_in(const checkpoint::TensorStore& tensors, const UnitTensor& tensor, Copies copies) {
+  const std::string& original = tensor.init.copy_of;
+  const bool own = original.empty() || (copies == Copies::saved && tensors.find(tensor.name) != nullptr);
+  return own ? in_store(tensor, tensors) : Stored{original, tensor.spec.whole, 0};
+}
+
 // Raises DataError for every name and shape of the model that does not fit.
 void expect_weights(Loading& loading, const Plan& plan, const checkpoint::TensorStore& tensors, bool exact,
-                    const Wanted& wanted) {
+                    const Wanted& wanted, Copies copies) {
   std::set<std::string, std::less<>> known, expected;
   for (const Role& role : plan.roles)  // not one rank's alone: all ranks find the same mistakes
     for (const Unit& unit : model_units(role))
       for (const UnitTensor& tensor : unit.tensors) {
-        const Stored stored = in_store(tensor, tensors);
+        const Stored stored = stored_in(tensors, tensor, copies);
         known.insert(stored.name);
         if (is_wanted(wanted, unit, tensor) && expected.insert(stored.name).second)
           loading.expect(stored.name, stored.shape);
@@ -348,7 +355,7 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, con
   const auto draw = [&](std::size_t i) {
     const auto& [unit, tensor, piece] = draws[i];
     const Init& init = tensor->init;
-    const Stored whole = in_model(*tensor);
+    const Stored whole = init.copy_of.empty() ? in_model(*tensor) : Stored{init.copy_of, tensor->spec.whole, 0};
     const Piece of_whole = pieces_in(whole, {piece}).front();
     std::vector<float> values(static_cast<std::size_t>(piece.elements()), static_cast<float>(init.constant));
     if (init.sinusoids) fill_sinusoids(tensor->spec.whole[1], of_whole, values.data());
@@ -406,13 +413,13 @@ void take_norms(const LoadedRank& loaded, const checkpoint::TensorStore& tensors
 }
 
 void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source,
-                  bool exact, const Wanted& wanted) {
+                  bool exact, const Wanted& wanted, Copies copies) {
   Loading loading(tensors, source);
-  expect_weights(loading, loaded.plan, tensors, exact, wanted);
+  expect_weights(loading, loaded.plan, tensors, exact, wanted, copies);
   const std::vector<Unit> units = model_units(loaded.executor.role());
   for_each_held(loaded, units, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
     if (!is_wanted(wanted, unit, tensor)) return;
-    const Stored stored = in_store(tensor, tensors);
+    const Stored stored = stored_in(tensors, tensor, copies);
     loading.read(stored.name, parameters_of(loaded, unit), pieces_in(stored, pieces));
   });
 }
@@ -423,7 +430,7 @@ void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell) {
 
 void check_weights(const Plan& plan, const WeightSource& source, const Wanted& wanted) {
   Loading loading(source.tensors, source.path);
-  expect_weights(loading, plan, source.tensors, source.exact(), wanted);
+  expect_weights(loading, plan, source.tensors, source.exact(), wanted, Copies::of_start);
 }
 
 WeightSource open_weights(const std::string& path, const DiskNames& names, int rank, ControlChannel& channel,

@@ -32,10 +32,14 @@ void draw_weights(const LoadedRank& loaded, std::uint64_t seed, int threads, con
 /// REQUIRES: `tensors` has what load_weights took of it.
 void take_norms(const LoadedRank& loaded, const checkpoint::TensorStore& tensors);
 
+/// What copies of parameters (Init::copy_of) are loaded from: a source that a run starts from has the originals; a
+/// checkpoint of the run has the copies themselves, and if it does not, the run may start from it.
+enum class Copies : std::uint8_t { of_start, saved };
+
 /// Reads every weight by name. Raises DataError that lists every name and shape that does not fit; `source` names
 /// the tensors' origin. Floats of another dtype are converted. `exact`: tensors that the model lacks do not fit either.
 void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source,
-                  bool exact, const Wanted& wanted = {});
+                  bool exact, const Wanted& wanted = {}, Copies copies = Copies::saved);
 
 /// Tells people something that does not end the work.
 using Tell = std::function<void(const std::string&)>;
@@ -58,7 +62,7 @@ WeightSource open_weights(const std::string& path, const DiskNames& names, int r
 /// By this process alone.
 WeightSource open_weights(const std::string& path, const DiskNames& names);
 
-/// Raises what load_weights would: names and shapes are compared, no tensor is loaded.
+/// Raises what load_weights would of what a run starts from: names and shapes are compared, no tensor is loaded.
 void check_weights(const Plan& plan, const WeightSource& source, const Wanted& wanted = {});
 
 /// Reads every state, the number of applied updates and, where the plan scales dynamically, the loss scale and its good

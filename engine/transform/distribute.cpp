@@ -222,7 +222,7 @@ class Distribution {
     }
   }
 
-  /// Of a graph for scoring, whose classes are cut: all ranks' statistics are the output.
+  /// Of classes that are cut: all ranks' statistics, which are the output of a graph for scoring.
   bool gather_stats(Node& node) {
     const Shape& logits = graph_.value(node.inputs[0]).shape();
     for (Axis axis : kAxes) {
@@ -231,7 +231,9 @@ class Distribution {
       graph_.value(own).spec = {DType::f32, {graph_.mesh.size(axis), logits.rows(), 5}};
       const Node stats = node;
       add(std::move(node));
-      graph_.logits = redistributed(stats, own, Op::all_gather, axis, {}, 0);
+      const ValueId all = redistributed(stats, own, Op::all_gather, axis, {}, 0);
+      if (graph_.logits == own) graph_.logits = all;
+      summed_[own] = all;
       return true;
     }
     return false;

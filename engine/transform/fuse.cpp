@@ -29,7 +29,7 @@ class Fusion {
     }
     for (const Value& value : graph.values)
       if (value.alias_of != kNone) ++reads_[at(value.alias_of)];
-    for (ValueId output : {graph.loss.sum, graph.loss.scores, graph.logits})
+    for (ValueId output : {graph.loss.sum, graph.loss.figures, graph.loss.scores, graph.logits})
       if (output != kNone) ++reads_[at(output)];
   }
 

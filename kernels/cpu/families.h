@@ -76,6 +76,12 @@ Prepared prepare_mse_grad(const Signature& signature, const Context& context);
 Prepared prepare_mse_count(const Signature& signature, const Context& context);
 std::int64_t loss_workspace(const Signature& signature);
 
+// kernels/preference.h
+Prepared prepare_sequence_nll(const Signature& signature, const Context& context);
+Prepared prepare_dpo_loss(const Signature& signature, const Context& context);
+Prepared prepare_dpo_loss_grad(const Signature& signature, const Context& context);
+Prepared prepare_dpo_count(const Signature& signature, const Context& context);
+
 // kernels/optimizer.h
 Prepared prepare_loss_seed(const Signature& signature, const Context& context);
 Prepared prepare_sum_squares(const Signature& signature, const Context& context);

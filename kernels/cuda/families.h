@@ -115,6 +115,12 @@ Prepared prepare_mse(const Signature& signature, const Context& context);
 Prepared prepare_mse_grad(const Signature& signature, const Context& context);
 Prepared prepare_mse_count(const Signature& signature, const Context& context);
 
+// kernels/preference.h
+Prepared prepare_sequence_nll(const Signature& signature, const Context& context);
+Prepared prepare_dpo_loss(const Signature& signature, const Context& context);
+Prepared prepare_dpo_loss_grad(const Signature& signature, const Context& context);
+Prepared prepare_dpo_count(const Signature& signature, const Context& context);
+
 // kernels/norm.h
 Prepared prepare_layer_norm(const Signature& signature, const Context& context);
 Prepared prepare_rms_norm(const Signature& signature, const Context& context);

@@ -14,6 +14,9 @@ bool is_loss(Op op) {
     case Op::cross_entropy_count:
     case Op::correct_count:
     case Op::correct_count_gathered:
+    case Op::sequence_nll:
+    case Op::dpo_loss:
+    case Op::dpo_count:
       return true;
     default:
       return false;
@@ -45,6 +48,7 @@ std::size_t first_parameter(Op op) {
 DType output_dtype(Op op, std::size_t index, DType compute) {
   if (op == Op::document_positions || op == Op::expert_capacity || (op == Op::route && index > 0)) return DType::i32;
   if (op == Op::route || op == Op::row_dots) return DType::f32;
+  if (op == Op::dpo_loss) return DType::f64;
   if (index > 0 && op != Op::split) return op == Op::max_pool2d ? DType::i32 : DType::f32;
   return is_loss(op) ? DType::f64 : compute;
 }

@@ -228,6 +228,8 @@ const Attributes kConv{{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}
 const Attributes kLoss{{"ignore_index", std::int64_t{2}}, {"label_smoothing", 0.1}};
 const Attributes kCutLoss{{"ignore_index", std::int64_t{2}}, {"label_smoothing", 0.1}, {"classes", std::int64_t{17}}};
 
+const Attributes kPairs{{"beta", 0.3}, {"ignore_index", std::int64_t{-100}}};
+
 /// Sums of exponentials are positive.
 Case with_positive(Case c, std::size_t input) {
   for (double& x : c.in[input].data) x = std::fabs(x);
@@ -402,6 +404,11 @@ std::vector<Case> cases() {
       with_positive(
           make_case(Op::cross_entropy_gathered, kCutLoss, {{4, 2, 6}, {3, 8, 5}, {4, 2}}, {{1}, {8}}, {0, 0, 6}), 1),
       make_case(Op::correct_count_gathered, kCutLoss, {{3, 8, 5}, {4, 2}}, {{1}}, {0, 6}),
+      with_positive(make_case(Op::sequence_nll, {{"classes", std::int64_t{6}}, {"ignore_index", std::int64_t{-100}}},
+                              {{4, 2, 6}, {3, 8, 5}, {4, 2}}, {{4}, {8}}, {0, 0, 6}),
+                    1),
+      make_case(Op::dpo_loss, kPairs, {{4}, {4}, {4, 2}}, {{1}, {4}}, {0, 0, 6}),
+      make_case(Op::dpo_count, {{"ignore_index", std::int64_t{-100}}}, {{4, 2}}, {{1}}, {6}),
       make_case(Op::mse, {}, {{4, 6}, {4, 6}}, {{1}}),
       make_case(Op::mse, {}, {{2, 4, 6}, {2, 4, 6}}, {{1}}),
   };

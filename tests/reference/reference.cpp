@@ -121,6 +121,14 @@ void dispatch(Op op, const Call& call) {
       return cross_entropy_stats(call);
     case Op::cross_entropy_gathered:
       return cross_entropy_gathered(call);
+    case Op::sequence_nll:
+      return sequence_nll(call);
+    case Op::dpo_loss:
+      return dpo_loss(call);
+    case Op::dpo_loss_grad:
+      return dpo_loss_grad(call);
+    case Op::dpo_count:
+      return dpo_count(call);
     case Op::correct_count_gathered:
       return correct_count_gathered(call);
     case Op::mse:

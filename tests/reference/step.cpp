@@ -67,8 +67,9 @@ void cross_entropy_grad(const Call& c) {
   const Tensor &x = c.in[0], &lse = c.in[2];
   const std::int64_t columns = x.shape[-1], classes = c.integer("classes", columns);
   const std::int64_t first = c.attributes.has("classes") ? c.origin : 0;
-  const double smoothing = c.attributes.real("label_smoothing"), seed = c.in[3][0];
+  const double smoothing = c.attributes.has("label_smoothing") ? c.attributes.real("label_smoothing") : 0;
   each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
+    const double seed = c.in[3][r / (c.in[1].size() / c.in[3].size())];
     for (std::int64_t i = 0; i < columns && first + i < classes; ++i) {
       c.out[0][r * columns + i] =
           seed * (std::exp(x[r * columns + i] - lse[r]) - share(smoothing, first + i, target, classes));

@@ -80,6 +80,7 @@ class Recorder final : public Monitor {
   void step(const StepRecord& record) override {
     trained_.loss.push_back(record.loss);
     trained_.grad_norm.push_back(record.grad_norm);
+    trained_.figures.push_back(record.figures);
     if (record.loss_scale) trained_.loss_scale.push_back(*record.loss_scale);
     if (record.aux_loss) trained_.aux_loss.push_back(*record.aux_loss);
     if (record.dropped) trained_.dropped.push_back(*record.dropped);

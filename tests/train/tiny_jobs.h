@@ -47,6 +47,7 @@ struct Trained {
   std::vector<double> loss_scale;       ///< likewise, where the job has one
   std::vector<double> aux_loss;         ///< likewise
   std::vector<std::int64_t> dropped;    ///< likewise
+  std::vector<Figures> figures;         ///< likewise
   std::vector<std::int64_t> skipped;    ///< the steps that made no update
   std::vector<EvaluationRecord> evaluations;
   std::vector<std::string> messages;

@@ -360,6 +360,16 @@ class Assembly {
     const auto why = emit_.because({.phase = For::report});
     if (!has_loss(memory)) emit_.zero("loss", emit_.whole(memory.loss));
     emit_.all_reduce("loss", DType::f64, data_and_pipeline(), emit_.whole(memory.loss));
+    if (memory.figures < 0) return;
+    if (!has_loss(memory)) emit_.zero("figures", emit_.whole(memory.figures));
+    emit_.all_reduce("figures", DType::f64, data_and_pipeline(), emit_.whole(memory.figures));
+  }
+
+  void tell_figures(const GraphMemory& memory) {
+    if (memory.figures < 0) return;
+    const Spec& spec = memory.graph->value(memory.graph->loss.figures).spec;
+    const std::int32_t field = emit_.field("figures", Field::Kind::result, Spec(spec.dtype(), spec.whole));
+    emit_.issue(Stream::copy, CopyOut{field, 0, {emit_.whole(memory.figures)}});
   }
 
   void finish(const GraphMemory& memory, BufferId count, EmittedStep& step) {
@@ -373,6 +383,7 @@ class Assembly {
     emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", Field::Kind::result, Spec(kScalars.dtype, kScalars.shape)),
                                       0,
                                       {emit_.whole(role_.scalars)}});
+    tell_figures(memory);
   }
 
   void update(BufferId squares, BufferId loss, BufferId count, EmittedStep& step) {
@@ -416,6 +427,7 @@ class Assembly {
     const std::int32_t field = emit_.field("evaluation", Field::Kind::result, Spec(DType::f64, Shape{3}));
     emit_.issue(Stream::copy, CopyOut{field, 0, {emit_.whole(memory.loss)}});
     emit_.issue(Stream::copy, CopyOut{field, 8, {emit_.whole(count)}});
+    tell_figures(memory);
     if (graph.loss.scores == kNone) return;
     const BufferId correct = emit_.buffer("correct", Category::activations, size_of(DType::f64));
     if (has_loss(memory)) {

@@ -63,6 +63,8 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
   for (const auto& [id, into] : {std::pair(graph.step, &memory.step), {graph.position, &memory.position}})
     if (id != kNone && read_here[static_cast<std::size_t>(id)]) *into = scalar_in(graph, id);
   if (graph.loss.sum != kNone) memory.loss = buffer("loss", Category::activations, size_of(DType::f64));
+  if (graph.loss.figures != kNone)
+    memory.figures = buffer("figures", Category::activations, graph.value(graph.loss.figures).desc().bytes());
   return memory;
 }
 
@@ -132,6 +134,7 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
   if (storage == graph.step) return whole(memory.step);
   if (storage == graph.position) return whole(memory.position);
   if (storage == graph.loss.sum) return whole(memory.loss);
+  if (storage == graph.loss.figures) return whole(memory.figures);
   switch (value.kind) {
     case ValueKind::input:
       return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * aligned(bytes), bytes};
@@ -205,13 +208,13 @@ BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int 
     if (out != output || in >= static_cast<int>(node.inputs.size())) continue;
     const ValueId source = graph.storage(node.inputs[static_cast<std::size_t>(in)]);
     const Value& from = graph.value(source);
-    if (from.kind != ValueKind::activation || source == graph.loss.sum) continue;
+    if (from.kind != ValueKind::activation || graph.loss.sums_up(source)) continue;
     if (memory.cut->last_use[static_cast<std::size_t>(source)] != memory.cut->position[static_cast<std::size_t>(id)])
       continue;
     const BufferId shared = memory.held(source, micro_batch, node.chunk);
     if (graph.local(source).bytes() != bytes || shared < 0) continue;
     const bool taken = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId other) {
-      return graph.value(other).kind == ValueKind::activation && other != graph.loss.sum &&
+      return graph.value(other).kind == ValueKind::activation && !graph.loss.sums_up(other) &&
              memory.held(other, micro_batch, node.chunk) == shared;
     });
     if (!taken) return shared;
@@ -340,8 +343,8 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const ValueId output = node.outputs[i];
     const Value& value = graph.value(output);
-    const bool adds = add && (value.kind == ValueKind::gradient || output == graph.loss.sum);
-    if (value.kind == ValueKind::activation && output != graph.loss.sum)
+    const bool adds = add && (value.kind == ValueKind::gradient || graph.loss.sums_up(output));
+    if (value.kind == ValueKind::activation && !graph.loss.sums_up(output))
       memory.held(output, micro_batch, node.chunk) = output_buffer(memory, id, static_cast<int>(i), micro_batch);
     const Region at = region(memory, output, micro_batch, node.chunk);
     if (adds)

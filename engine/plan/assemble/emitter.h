@@ -50,7 +50,7 @@ struct GraphMemory {
   std::vector<const ParameterPlace*> places;  ///< of each value that is a parameter of this stage
   std::vector<NameId> names;                  ///< of each value, once asked for; -1
   std::vector<PreparedNode> prepared;         ///< of each node
-  BufferId seed = -1, step = -1, position = -1, loss = -1;
+  BufferId seed = -1, step = -1, position = -1, loss = -1, figures = -1;
   bool loss_written = false;
 
   /// REQUIRES: the stage's chunk touches the value.

@@ -49,7 +49,7 @@ struct AssembleOptions {
   std::int64_t slice_alignment = 64;  ///< elements: a unit's slices are multiples of it
   DType reduce = DType::f32;
   DType compute = DType::f32;
-  std::int64_t micro_batch = 1;  ///< samples of one micro-batch of one rank
+  std::int64_t micro_batch = 1;  ///< rows of one micro-batch of one rank
   int micro_batches = 1;         ///< per step and rank
   std::vector<OptimizerSpec> optimizers{1};
   std::function<std::int32_t(const std::string& parameter)>

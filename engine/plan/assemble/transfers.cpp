@@ -117,7 +117,7 @@ std::vector<Boundary> boundaries(const Graph& graph, int num_chunks) {
     }
   }
   for (std::size_t id = 0; id < graph.values.size(); ++id) {
-    if (made[id] < 0 || graph.values[id].kind != ValueKind::activation || static_cast<ValueId>(id) == graph.loss.sum)
+    if (made[id] < 0 || graph.values[id].kind != ValueKind::activation || graph.loss.sums_up(static_cast<ValueId>(id)))
       continue;
     if (by_backward[id]) {
       CHECK(furthest[id] <= made[id], "gradients flow back: " + graph.values[id].name);

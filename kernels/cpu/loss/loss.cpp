@@ -104,13 +104,16 @@ Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& c
   expect_operands(signature, 5);
   const Rows all = rows_of(signature, context);
   expect_operand(signature, 2, DType::f32, all.rows);
-  expect_operand(signature, 3, DType::f32, 1);
+  const std::int64_t seeds = signature.operands[3].elements();
+  CHECK(seeds > 0 && all.rows % seeds == 0, describe(signature) + ": a seed is that of as many rows as any other");
+  expect_operand(signature, 3, DType::f32, seeds);
   expect_alike(signature, {0, 4});
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, cross_entropy_grad);
   return make_kernel([=](const Call& call) {
     CrossEntropyArgs now = all.at(call);
     now.lse = operand<float>(call, 2);
-    now.seed = *operand<float>(call, 3);
+    now.seeds = operand<float>(call, 3);
+    now.rows_of_seed = all.rows / seeds;
     now.dlogits = operand<void>(call, 4);
     parallel_ranges(all.rows, 1, all.threads, [&](std::int64_t begin, std::int64_t end) { loop(now, begin, end); });
   });

@@ -142,7 +142,8 @@ void cross_entropy_grad_row(const CrossEntropyArgs& args, std::int64_t row) {
                   [&](std::int64_t i, auto, auto store) { store(dx + i, F32{}); });
   if (!counts) return;
   const float lse = args.lse[row], even = args.smoothing / static_cast<float>(args.classes);
-  const F32 scale = splat(args.seed), less = splat(-args.seed * even);
+  const float seed = args.seeds[row / args.rows_of_seed];
+  const F32 scale = splat(seed), less = splat(-seed * even);
   const std::int64_t at = target - args.first;
   const bool here = at >= 0 && at < args.present;
   const float at_target = here ? to_f32(x[at]) : 0;  // before dx, which may be x, is written
@@ -151,7 +152,7 @@ void cross_entropy_grad_row(const CrossEntropyArgs& args, std::int64_t row) {
   });
   if (!here) return;
   const float probability = exp_of_negative(splat(at_target - lse))[0];
-  store_first(dx + at, splat(args.seed * (probability - (1.0f - args.smoothing) - even)), 1);
+  store_first(dx + at, splat(seed * (probability - (1.0f - args.smoothing) - even)), 1);
 }
 
 template <typename T>

@@ -19,9 +19,10 @@ struct CrossEntropyArgs {
   float smoothing = 0;
   const void* logits = nullptr;
   const std::int32_t* targets = nullptr;
-  float* lse = nullptr;              ///< written forward, read backward
-  double* losses = nullptr;          ///< [rows], forward
-  float seed = 0;                    ///< backward
+  float* lse = nullptr;          ///< written forward, read backward
+  double* losses = nullptr;      ///< [rows], forward
+  const float* seeds = nullptr;  ///< backward: of rows_of_seed rows each
+  std::int64_t rows_of_seed = 1;
   void* dlogits = nullptr;           ///< backward
   float* stats = nullptr;            ///< [rows, 5], or gathered [parts, rows, 5]
   std::int64_t parts = 1, rows = 0;  ///< of gathered stats

@@ -191,14 +191,14 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(const Rows<T> a, doubl
 // dlogits may be the logits.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy_grad(const Rows<T> a, const float* lse, const float* seed, T* dlogits) {
+    cross_entropy_grad(const Rows<T> a, const float* lse, const float* seeds, int rows_of_seed, T* dlogits) {
   constexpr int kN = kVector<T>;
   const std::int64_t row = blockIdx.x;
   const T* const x = a.logits + row * a.columns;
   T* const dx = dlogits + row * a.columns;
   const Target target = target_of(a, row);
   const Cut cut = cut_of(x, a.columns);
-  const float scale = *seed, of_row = lse[row], even = a.smoothing / static_cast<float>(a.classes),
+  const float scale = seeds[row / rows_of_seed], of_row = lse[row], even = a.smoothing / static_cast<float>(a.classes),
               hit = 1.0F - a.smoothing;
   const int present = target.counts ? a.present : 0, here = target.id - a.first;
   const auto slope = [&](float logit, int column) {
@@ -327,13 +327,16 @@ Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& c
   expect_operands(signature, 5);
   const Shared all = shared_of(signature, context);
   expect_operand(signature, 2, DType::f32, all.rows);
-  expect_operand(signature, 3, DType::f32, 1);
+  const std::int64_t seeds = signature.operands[3].elements();
+  CHECK(seeds > 0 && all.rows % seeds == 0, describe(signature) + ": a seed is that of as many rows as any other");
+  expect_operand(signature, 3, DType::f32, seeds);
   expect_alike(signature, {0, 4});
+  const auto rows_of_seed = static_cast<int>(std::max<std::int64_t>(1, all.rows / seeds));
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     return make_kernel([=](const Call& call) {
       if (all.rows > 0)
         launch(call, all.grid(), cross_entropy_grad<T>, all.at<T>(call), operand<float>(call, 2),
-               operand<float>(call, 3), operand<T>(call, 4));
+               operand<float>(call, 3), rows_of_seed, operand<T>(call, 4));
     });
   });
 }
