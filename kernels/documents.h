@@ -6,7 +6,8 @@
 //                        document; of padding: offset
 //
 // The positions are those from Call::origin on, so that a rank with a part of the sequence finds its own places.
-// REQUIRES origin + seq ≤ all.
+// REQUIRES origin + seq ≤ all. With `zigzag` (not 0) the second half of them ends as far before the last position as
+// the first half is behind the first.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,7 @@ std::string wrong_document(std::int64_t number, std::int64_t sample, std::int64_
 
 struct DocumentPositionsShape {
   std::int64_t batch = 0, seq = 0, all = 0, offset = 0;
+  bool zigzag = false;
 };
 /// Raises Bug where operands do not fit.
 DocumentPositionsShape document_positions_shape(const Signature& signature);

@@ -10,8 +10,11 @@
 // pieces together; by default those of x after dim 0), row (elements that lie one after another in the whole batch too;
 // by default x's last dim), stride (from the first element of a row to that of the next in the whole batch; by default
 // `row`). Columns of a matrix: row is x's last dim, stride that of the whole. A part of the sequence of each sample:
-// row is the elements of the part, stride those of the sample. REQUIRES: fewer than 2³⁴ elements in a sample. Source:
-// Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", 2014; engine/core/random.h.
+// row is the elements of the part, stride those of the sample. With `zigzag` such a part has two halves, each of `row`
+// elements: of each sample rows 2i and 2i + 1, which begin at f and, as far before the sample's end as the first is
+// behind its beginning, at f + sample − row − 2 · (f mod sample), where f = Call::origin + i · stride. REQUIRES: fewer
+// than 2³⁴ elements in a sample. Source: Srivastava et al., "Dropout: A Simple Way to Prevent Neural Networks from
+// Overfitting", 2014; engine/core/random.h.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +31,9 @@ struct DropoutMask {
   std::int64_t sample = 1, stride = 1;
   std::int64_t columns =
       1;  ///< elements that lie one after another in the whole batch: a row, or all where rows are whole
+  bool zigzag = false;
+  /// By how much the second half of a part begins later than the first.
+  std::int64_t odd(std::int64_t origin) const { return zigzag ? sample - columns - 2 * (origin % sample) : 0; }
 };
 /// Raises Bug unless operands and attributes are as above.
 DropoutMask dropout_mask(const Signature& signature);

@@ -8,7 +8,8 @@
 //   parameter_grad   dy c → dweight r of its shape: dy
 //
 // `first` is offset + origin mod rows (origin: Call::origin), so that a rank with a part of the sequence has its own
-// positions. REQUIRES first + seq ≤ rows.
+// positions. REQUIRES first + seq ≤ rows. With `zigzag` (positions of the whole sequence; 0: contiguous) seq is even,
+// and the second half of y or dy has rows that end as far before offset + zigzag as the first half is behind offset.
 //
 // `accumulate` adds to dweight; without it rows that no id names become 0. The rows of one id are summed in f32 in the
 // order of their places and rounded once, so the result depends on neither threads nor timing.
@@ -20,6 +21,7 @@
 // written, for an id outside of [0, rows), or [0, table_rows).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -30,8 +32,11 @@ namespace trainer::kernels {
 /// Throws DataError, naming the place and the value, unless every id is in [0, rows).
 void check_ids(std::span<const std::int32_t> ids, std::int64_t rows);
 
-/// The row of the table at which a call of positions or positions_grad with this origin begins. Raises Bug where its
-/// rows are not there.
-std::int64_t positions_first_row(const Signature& signature, std::int64_t origin);
+/// Rows of the table from `first` on that a call of positions or positions_grad has, or half of them.
+struct PositionRows {
+  std::int64_t first = 0, count = 0;
+};
+/// All of them, one or two runs in order; the second may be empty. Raises Bug where they are not there.
+std::array<PositionRows, 2> positions_rows(const Signature& signature, std::int64_t origin);
 
 }  // namespace trainer::kernels

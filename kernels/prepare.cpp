@@ -9,6 +9,7 @@
 #include "engine/core/op_record.h"
 #include "kernels/activations.h"
 #include "kernels/attention.h"
+#include "kernels/attention_block.h"
 #include "kernels/attention_cached.h"
 #include "kernels/documents.h"
 #include "kernels/dropout.h"
@@ -102,8 +103,9 @@ void check_targets(std::span<const std::int32_t> targets, std::int64_t classes, 
 AttentionShape attention_shape(const Signature& s, int q) {
   const Shape& shape = s.operands[static_cast<std::size_t>(q)].shape;
   CHECK(shape.rank() == 3, describe(s) + ": q is not [batch, seq, heads * head_dim]");
+  const bool block = s.op == Op::attention_block || s.op == Op::attention_block_grad;
   AttentionShape a;
-  a.packed = flag(s, "packed");
+  a.packed = !block && flag(s, "packed");
   a.heads = integer(s, "heads");
   a.kv_heads = given_integer(s, "kv_heads").value_or(a.heads);
   CHECK(a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0, describe(s) + ": kv_heads does not divide heads");
@@ -125,13 +127,61 @@ AttentionShape attention_shape(const Signature& s, int q) {
   a.softcap = real(s, "softcap");
   const std::int64_t window = integer(s, "window");
   CHECK(window >= 0 && (window == 0 || a.causal), describe(s) + ": a window is of causal attention");
-  a.window = window == 0 ? a.keys : std::min(window, a.keys);
+  const std::int64_t whole = a.keys * (block ? integer(s, "ranks") : 1);
+  a.window = window == 0 ? whole : std::min(window, whole);
   CHECK(!a.padded || window == 0, describe(s) + ": lengths go with no window");
   CHECK(!a.padded || !a.by_document, describe(s) + ": documents go with no lengths");
   const int mask = q + (a.packed ? 1 : 3);
   if (a.padded) expect_shape(s, mask, DType::i32, {a.batch});
-  if (a.by_document) expect_shape(s, mask, DType::i32, {a.batch, a.keys});
+  if (a.by_document) expect_shape(s, mask, DType::i32, {a.batch, whole});
   return a;
+}
+
+namespace {
+
+// Checks the results of a block that stand at `o` and `lse`.
+void expect_results(const Signature& s, const AttentionShape& a, int o, DType dtype) {
+  expect_shape(s, o, dtype, {a.batch, a.queries, a.heads * a.v_dim});
+  expect_shape(s, o + 1, DType::f32, {a.batch, a.heads, a.queries});
+}
+
+}  // namespace
+
+AttentionBlockShape attention_block_shape(const Signature& s) {
+  const bool forward = s.op == Op::attention_block;
+  const int q = forward ? 0 : 1;
+  AttentionBlockShape shape;
+  shape.of = attention_shape(s, q);
+  shape.ranks = integer(s, "ranks"), shape.step = integer(s, "step"), shape.continues = flag(s, "continues");
+  shape.last = shape.step + 1 == shape.ranks;
+  const AttentionShape& a = shape.of;
+  const DType c = s.operands[static_cast<std::size_t>(q)].dtype, sum = shape.last ? c : DType::f32;
+  CHECK(shape.ranks > 0 && shape.step >= 0 && shape.step < shape.ranks, describe(s) + ": no step of its ring");
+  CHECK(a.queries % 2 == 0 && a.keys % 2 == 0, describe(s) + ": a rank has two chunks");
+  CHECK(!a.has_positions() || a.queries == a.keys, describe(s) + ": queries and keys of one sequence");
+  expect_shape(s, q, c, {a.batch, a.queries, a.heads * a.head_dim});
+  expect_shape(s, q + 1, c, {a.batch, a.keys, a.kv_heads * a.head_dim});
+  expect_shape(s, q + 2, c, {a.batch, a.keys, a.kv_heads * a.v_dim});
+  int at = q + shape.num_inputs();
+  if (forward) {
+    if (shape.continues) expect_results(s, a, at, DType::f32), at += 2;
+    expect_results(s, a, at, sum);
+    expect_operands(s, static_cast<std::size_t>(at) + 2);
+    return shape;
+  }
+  expect_shape(s, 0, c, {a.batch, a.queries, a.heads * a.v_dim});
+  expect_results(s, a, at, c), at += 2;
+  if (shape.continues) expect_shape(s, at++, DType::f32, {a.batch, a.queries, a.heads * a.head_dim});
+  expect_shape(s, at, sum, {a.batch, a.queries, a.heads * a.head_dim});
+  expect_shape(s, at + 1, DType::f32, {a.batch, a.keys, a.kv_heads * a.head_dim});
+  expect_shape(s, at + 2, DType::f32, {a.batch, a.keys, a.kv_heads * a.v_dim});
+  expect_operands(s, static_cast<std::size_t>(at) + 3);
+  return shape;
+}
+
+void expect_ring_rank(const AttentionBlockShape& shape, std::int64_t origin) {
+  CHECK(origin >= 0 && origin < shape.ranks,
+        "attention_block: rank " + std::to_string(origin) + " of a ring of " + std::to_string(shape.ranks));
 }
 
 CachedAttentionShape cached_attention_shape(const Signature& s) {
@@ -205,7 +255,7 @@ DocumentPositionsShape document_positions_shape(const Signature& s) {
         describe(s) + ": ids of a part of the documents' positions");
   expect_operand(s, 0, DType::i32, all.elements());
   expect_operand(s, 1, DType::i32, ids.elements());
-  return {all[0], ids[1], all[1], integer(s, "offset")};
+  return {all[0], ids[1], all[1], integer(s, "offset"), integer(s, "zigzag") > 0};
 }
 
 void expect_document_origin(const DocumentPositionsShape& shape, std::int64_t origin) {
@@ -232,15 +282,19 @@ StateOperands expect_states(const Signature& s, int first, int states, std::int6
   return found;
 }
 
-std::int64_t positions_first_row(const Signature& s, std::int64_t origin) {
+std::array<PositionRows, 2> positions_rows(const Signature& s, std::int64_t origin) {
   const bool forward = s.op == Op::positions;
   const std::int64_t rows = s.operands[forward ? 0 : 1].shape[0],
-                     seq = (forward ? s.operands.back() : s.operands[0]).shape[0],
-                     first = origin % rows + integer(s, "offset");
-  CHECK(origin >= 0 && first + seq <= rows, describe(s) + ": rows [" + std::to_string(first) + ", " +
-                                                std::to_string(first + seq) + ") of a table of " +
-                                                std::to_string(rows));
-  return first;
+                     seq = (forward ? s.operands.back() : s.operands[0]).shape[0], offset = integer(s, "offset"),
+                     whole = integer(s, "zigzag"), place = origin % rows, half = whole > 0 ? seq / 2 : 0;
+  CHECK(whole == 0 || seq % 2 == 0, describe(s) + ": a rank has two chunks");
+  const std::array<PositionRows, 2> both{PositionRows{offset + place, seq - half},
+                                         PositionRows{offset + whole - place - half, half}};
+  for (const PositionRows& run : both)
+    CHECK(origin >= 0 && (run.count == 0 || (run.first >= 0 && run.first + run.count <= rows)),
+          describe(s) + ": rows [" + std::to_string(run.first) + ", " + std::to_string(run.first + run.count) +
+              ") of a table of " + std::to_string(rows));
+  return both;
 }
 
 void expect_attention_origin(const AttentionShape& shape, std::int64_t origin) {
@@ -267,6 +321,9 @@ DropoutMask dropout_mask(const Signature& s) {
   CHECK(mask.sample < std::int64_t{1} << 34, "a sample has fewer than 2^34 elements");
   CHECK(elements == 0 || (row > 0 && elements % row == 0), describe(s) + ": a piece is a number of whole rows");
   CHECK(mask.stride >= row, describe(s) + ": a piece of a row is no longer than the row");
+  mask.zigzag = flag(s, "zigzag");
+  CHECK(!mask.zigzag || (mask.stride == mask.sample && 2 * row < mask.sample),
+        describe(s) + ": zigzag halves are of parts of samples");
   mask.columns = mask.stride == row ? std::max<std::int64_t>(elements, 1) : row;
   return mask;
 }

@@ -33,6 +33,8 @@ class HostCommunicator : public Communicator {
   /// Slice i of a member's input, `bytes` bytes, becomes slice j of member i's output, where j is the member it comes
   /// from.
   virtual void all_to_all(Group& group, const void* input, void* output, std::int64_t bytes) = 0;
+  /// A member's input becomes the output of the next member, the last one's that of the first. No overlap.
+  virtual void shift(Group& group, const void* input, void* output, std::int64_t bytes) = 0;
   /// Everyone gets what the first member has.
   virtual void broadcast(Group& group, void* data, std::int64_t bytes) = 0;
   /// Sends and receives at once; parts between the same two ranks match in order.

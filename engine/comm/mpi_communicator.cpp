@@ -187,6 +187,17 @@ class MpiCommunicator final : public HostCommunicator {
     wait(messages_[0], "all_to_all");
   }
 
+  void shift(Group& group, const void* input, void* output, std::int64_t bytes) override {
+    const auto& own = static_cast<MpiGroup&>(group);
+    const auto member = [&](std::int64_t step) {
+      return own.members[static_cast<std::size_t>((own.index + own.size() + step) % own.size())];
+    };
+    messages_[0].receive(mpi_.world, member(-1), kCollectiveTag, output, bytes);
+    messages_[0].send(mpi_.world, member(1), kCollectiveTag, input, bytes);
+    bytes_sent_ += bytes;
+    wait(messages_[0], "shift");
+  }
+
   // Large data is scattered by the first member and gathered by all, so that no edge carries it more than twice.
   void broadcast(Group& group, void* data, std::int64_t bytes) override {
     const auto& own = static_cast<MpiGroup&>(group);

@@ -183,6 +183,18 @@ class NcclCommunicator final : public StreamCommunicator {
     count_sent(bytes * own.size(), own.size());
   }
 
+  void shift(StreamGroup& group, const void* input, void* output, std::int64_t bytes, void* stream) override {
+    NcclGroup& own = of(group);
+    const int next = (own.place + 1) % own.size(), before = (own.place + own.size() - 1) % own.size();
+    calls_.enqueue(own.comm, "a shift", [&](ncclComm_t comm) {
+      return grouped([&](auto&& issue) {
+        issue(ncclSend(input, size(bytes), ncclUint8, next, comm, cuda(stream)));
+        issue(ncclRecv(output, size(bytes), ncclUint8, before, comm, cuda(stream)));
+      });
+    });
+    bytes_sent_ += bytes;
+  }
+
   void broadcast(StreamGroup& group, void* data, std::int64_t bytes, void* stream) override {
     NcclGroup& own = of(group);
     calls_.enqueue(own.comm, "ncclBroadcast", [&](ncclComm_t comm) {

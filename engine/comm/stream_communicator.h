@@ -50,6 +50,8 @@ class StreamCommunicator : public Communicator {
   /// Slice i of a member's input, `bytes` bytes, becomes slice j of member i's output, where j is the member it comes
   /// from. No overlap.
   virtual void all_to_all(StreamGroup& group, const void* input, void* output, std::int64_t bytes, void* stream) = 0;
+  /// A member's input becomes the output of the next member, the last one's that of the first. No overlap.
+  virtual void shift(StreamGroup& group, const void* input, void* output, std::int64_t bytes, void* stream) = 0;
   /// Everyone gets what the first member has.
   virtual void broadcast(StreamGroup& group, void* data, std::int64_t bytes, void* stream) = 0;
   /// Sends and receives at once over the world, issued as one; parts between the same two ranks match in order. Peers

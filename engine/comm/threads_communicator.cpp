@@ -186,6 +186,14 @@ class ThreadCommunicator final : public HostCommunicator {
     count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
   }
 
+  void shift(Group& group, const void* input, void* output, std::int64_t bytes) override {
+    auto& own = static_cast<ThreadGroup&>(group);
+    meet(own, input, output);
+    std::memcpy(output, own.shared->inputs[(own.index + own.size - 1) % own.size], static_cast<std::size_t>(bytes));
+    world_->arrive(*own.shared);
+    bytes_sent_ += bytes;
+  }
+
   void broadcast(Group& group, void* data, std::int64_t bytes) override {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, data, data);

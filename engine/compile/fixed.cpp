@@ -27,6 +27,7 @@
 #include "engine/transform/cached.h"
 #include "engine/transform/distribute.h"
 #include "engine/transform/fuse.h"
+#include "engine/transform/ring.h"
 #include "engine/transform/transform.h"
 #include "strategies/context/context_parallel.h"
 #include "strategies/pipeline/chunks.h"
@@ -232,7 +233,7 @@ class Compilation {
           graphs.adapter.push_back(graph.value(parameter.value).name);
     // A checkpoint has whole tables, but for one of an adapter.
     if (purpose_ == Purpose::train || job_.adapter) raise(split_rows(loaded_, graph));
-    strategies::context_parallel(graph);
+    strategies::context_parallel(graph, job_.strategy.context.kind);
     distribute(graph, job_.strategy.tensor.sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     return graph;
   }
@@ -258,7 +259,11 @@ class Compilation {
     if (answers) check_answers();
     if (answers || purpose_ == Purpose::sample) read_generation(graphs);
     for (std::optional<Graph>* graph : {&graphs.train, &graphs.evaluate, &graphs.sample, &graphs.prompt})
-      if (*graph) fuse(**graph, *hardware_.target);
+      if (*graph) {
+        expand_rings(**graph);
+        check_rings(**graph);
+        fuse(**graph, *hardware_.target);
+      }
     return graphs;
   }
 
@@ -274,6 +279,15 @@ class Compilation {
     refuse(Axes::of(Axis::pipeline), "pipeline");
     refuse(Axes::of(Axis::tensor), "tensor");
     refuse(kSequenceAxes, "context");
+  }
+
+  // A GPU's kernels cut chunks on the host, which does not know where documents and samples end.
+  void check_rings(const Graph& graph) const {
+    if (hardware_.device_bytes == 0) return;
+    for (const Node& node : graph.nodes)
+      if (node.op == Op::attention_block && (flag(node, "padded") || flag(node, "by_document")))
+        refuse(graph, node, Axis::context,
+               "on GPUs a ring takes no lengths and keeps no documents apart; `kind: gather` does");
   }
 
   // Running statistics are of all ranks' samples, which ranks that train apart do not share. One element has no

@@ -9,6 +9,7 @@
 #include "engine/core/parallel.h"
 #include "engine/transform/distribute.h"
 #include "engine/transform/fuse.h"
+#include "engine/transform/ring.h"
 #include "engine/transform/transform.h"
 #include "strategies/context/context_parallel.h"
 #include "strategies/pipeline/chunks.h"
@@ -93,7 +94,7 @@ const Graph* ProfileCache::differentiated(const Mesh& mesh, bool sequence_parall
     strategies::tensor_parallel(graph);
     raise(adapt(loaded_, graph, build_options(loaded_.job, micro, BuildOptions::Mode::train)));
     raise(split_rows(loaded_, graph));
-    strategies::context_parallel(graph);
+    strategies::context_parallel(graph, loaded_.job.strategy.context.kind);
     distribute(graph, sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     differentiate(graph, loaded_.job.precision.reduce);
     propagate_placements(graph);
@@ -109,6 +110,7 @@ cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, Checkpoin
   Graph graph = whole;
   recompute(graph, recompute_policy({mode, 1}));
   const std::vector<std::int64_t> passed = cost::boundary_bytes(graph, kept_);
+  expand_rings(graph);
   fuse(graph, *hardware_.target);
   cost::Profile of_kept = cost::profile_of(graph, kept_, *models_.at({mesh, lane}), *hardware_.target);
   for (std::size_t i = 0; i < passed.size(); ++i) of_kept.pieces[i].boundary_bytes = passed[i];

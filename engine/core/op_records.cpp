@@ -99,6 +99,7 @@ AttributeDef cap() {
   return def;
 }
 AttributeDef offset() { return integer("offset", std::int64_t{0}); }
+AttributeDef zigzag() { return integer("zigzag", std::int64_t{0}); }
 AttributeDef slice_start() { return integer("start", std::int64_t{0}); }
 AttributeDef which_dim(std::int64_t otherwise) { return from(-Shape::kMaxDims, integer("dim", otherwise)); }
 AttributeDef eps(bool in_file = true) {
@@ -169,6 +170,16 @@ AttributeDefs cached_attention_attributes() {
   std::erase_if(all, [](const AttributeDef& def) {
     return def.name == "causal" || def.name == "packed" || def.name == "by_document";
   });
+  return all;
+}
+
+/// Of attention with q, k and v apart, of which one block is computed at a time.
+AttributeDefs block_attributes() {
+  AttributeDefs all = attention_attributes(false);
+  std::erase_if(all, [](const AttributeDef& def) { return def.name == "packed"; });
+  all.push_back(integer("ranks"));
+  all.push_back(integer("step"));
+  all.push_back(flag("continues", false));
   return all;
 }
 
@@ -288,6 +299,7 @@ OpRecord make(Op op) {
       AttributeDefs attributes = table_attributes();
       attributes.push_back(flag("partial", false));
       attributes.push_back(flag("at", false));
+      attributes.push_back(zigzag());
       attributes.push_back(both(offset(), "the row of the first position"));
       attributes.push_back(documents());
       return {
@@ -296,17 +308,19 @@ OpRecord make(Op op) {
           .operands = {parameter("weight", "c [rows, dim]"), in("position", "i32 [1]", "at"), out("y", "c [seq, dim]")},
           .attributes = attributes,
           .timed_as = "copy",
-          .note = "rows from offset + origin mod rows on, and with `at` `position` rows later"};
+          .note =
+              "rows from offset + origin mod rows on, and with `at` `position` rows later; with `zigzag` positions in "
+              "all, the second half of the rows ends as far before the last"};
     }
     case Op::positions_grad:
       return {.op = op,
               .traits = {backward},
               .operands = {in("dy", "c [seq, dim]"), sum("dweight", "r [rows, dim]")},
-              .attributes = {offset()}};
+              .attributes = {offset(), zigzag()}};
     case Op::document_positions:
       return {.op = op,
               .operands = {in("documents", "i32 [batch, all]"), out("ids", "i32 [batch, seq]")},
-              .attributes = {offset()},
+              .attributes = {offset(), zigzag()},
               .timed_as = "copy",
               .note = "offset + the place in its document of each position from origin on; of padding, -1: offset"};
     case Op::parameter:
@@ -384,6 +398,28 @@ OpRecord make(Op op) {
                        out("dk", "c", {}, "!packed"), out("dv", "c", {}, "!packed")},
           .attributes = attention_attributes(false),
           .work = WorkClass::attention};
+    case Op::attention_block:
+      return {.op = op,
+              .traits = {costly, scratch},
+              .operands = {in("q", "c [batch, seq, heads·head_dim]"), in("k", "c [batch, keys, kv_heads·head_dim]"),
+                           in("v", "c [batch, keys, kv_heads·v_dim]"), in("lengths", "i32 [batch]", "padded"),
+                           in("documents", "i32 [batch, ranks·keys]", "by_document"),
+                           in("o_before", "f32 [batch, seq, heads·v_dim]", "continues"),
+                           in("lse_before", "f32 [batch, heads, seq]", "continues"),
+                           out("o", "f32, c at the last step [batch, seq, heads·v_dim]"),
+                           out("lse", "f32 [batch, heads, seq]")},
+              .attributes = block_attributes(),
+              .work = WorkClass::attention,
+              .note = "queries of rank origin of `ranks`, keys and values of the rank `step` places before; zigzag"};
+    case Op::attention_block_grad:
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("do", "c"), in("q", "c"), in("k", "c"), in("v", "c"), in("lengths", "i32", "padded"),
+                           in("documents", "i32", "by_document"), in("o", "c"), in("lse", "f32"),
+                           in("dq_before", "f32", "continues"), out("dq", "f32, c at the last step"), out("dk", "f32"),
+                           out("dv", "f32")},
+              .attributes = block_attributes(),
+              .work = WorkClass::attention};
     case Op::attention_cached:
       return {
           .op = op,
@@ -516,7 +552,7 @@ OpRecord make(Op op) {
               .traits = {graph_file, elementwise, keeps_columns, random},
               .operands = {in("x", "c [batch, ...]"), in("step", "i32 [1]"), out("y", "c", "x")},
               .attributes = {p, integer("key"), integer("sample", "elements of x after dim 0"),
-                             integer("row", "x's last dim"), integer("stride", "as row")},
+                             integer("row", "x's last dim"), integer("stride", "as row"), flag("zigzag", false)},
               .note = "key: the 64-bit random key, two's complement"};
     }
     case Op::reshape:
@@ -885,6 +921,8 @@ OpRecord make(Op op) {
       return collective_of(op, {collective}, {integer("dim")});
     case Op::reduce_scatter:
       return collective_of(op, {collective, costly}, {integer("dim")});
+    case Op::shift:
+      return collective_of(op, {collective, costly}, {});
 
     // The step around the graph.
     case Op::zero:

@@ -1,6 +1,8 @@
 // Local shapes and origins, by applying the cuts one after the other.
 #include "engine/core/spec.h"
 
+#include <fmt/format.h>
+
 #include "engine/core/check.h"
 
 namespace trainer {
@@ -8,7 +10,10 @@ namespace trainer {
 std::string Placement::str() const {
   if (is_replicate()) return "Replicate";
   if (is_partial()) return "Partial";
-  const std::string pieces = parts > 1 ? ", parts " + std::to_string(parts) : "";
+  std::string pieces = parts > 1 ? ", parts " + std::to_string(parts) : "";
+  if (is_zigzag()) pieces += ", zigzag";
+  if (turn != 0) pieces += ", turned " + std::to_string(turn);
+  if (terms != Terms{}) pieces += fmt::format(", steps [{}, {})", terms.first, terms.last);
   return "Shard(" + (dim == kRows ? "rows" : std::to_string(dim)) + pieces + ")";
 }
 
@@ -55,7 +60,7 @@ Affine origin(const Spec& spec, int dim, const Mesh& mesh) {
     CHECK(cut.as.parts == 1, "pieces of a concatenation have no one origin");
     const std::int64_t n = mesh.size(cut.axis);
     size = (size + n - 1) / n;
-    if (n > 1) first.along(cut.axis) = size;
+    if (n > 1) first.along(cut.axis) = cut.as.is_zigzag() ? size / 2 : size;
   }
   return first;
 }

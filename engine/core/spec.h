@@ -31,6 +31,14 @@ struct Format {
 /// long as the others (grouped heads). Partial: the whole is the sum over the ranks.
 struct Placement {
   enum class Kind : std::uint8_t { replicate, shard, partial };
+  /// Which elements a rank's slice has: one run, or (zigzag) of 2n equal chunks those at its place from the front and
+  /// from the back, so that every rank has as much work under a causal mask.
+  enum class Order : std::uint8_t { contiguous, zigzag };
+  /// Steps of a ring whose results are summed so far, [first, last); both 0: the value is complete.
+  struct Terms {
+    std::int16_t first = 0, last = 0;
+    friend auto operator<=>(const Terms&, const Terms&) = default;
+  };
   /// As `dim`: all dims but the last, flattened to rows. A rank's part is one run of memory, of shape [rows / n, last].
   static constexpr int kRows = -1;
 
@@ -38,18 +46,48 @@ struct Placement {
   std::int8_t dim = 0;
   std::int32_t parts = 1;
   std::int32_t lead = 1;
+  Order order = Order::contiguous;
+  std::int16_t turn = 0;  ///< a slice that travels round the ranks: it is that of the rank so many places before
+  Terms terms{};
 
   static Placement replicate() { return {}; }
   static Placement shard(int dim, int parts = 1, int lead = 1) {
     return {Kind::shard, static_cast<std::int8_t>(dim), parts, lead};
+  }
+  static Placement zigzag(int dim) {
+    Placement placement = shard(dim);
+    placement.order = Order::zigzag;
+    return placement;
   }
   static Placement partial() { return {Kind::partial}; }
   bool is_replicate() const { return kind == Kind::replicate; }
   bool is_shard() const { return kind == Kind::shard; }
   bool is_shard(int of_dim) const { return kind == Kind::shard && dim == of_dim; }
   bool is_partial() const { return kind == Kind::partial; }
+  bool is_zigzag() const { return order == Order::zigzag; }
+  /// Whether it is a value on its way round a ring: another rank's slice, or a sum of some steps.
+  bool travels() const { return turn != 0 || terms != Terms{}; }
   /// The same slices of another dim.
-  Placement moved_to(int other) const { return shard(other, parts, lead); }
+  Placement moved_to(int other) const {
+    Placement placement = *this;
+    placement.dim = static_cast<std::int8_t>(other);
+    return placement;
+  }
+  /// The slice of the rank so many places before.
+  Placement turned(int places, int ranks) const {
+    Placement placement = *this;
+    placement.turn = static_cast<std::int16_t>(places % ranks);
+    return placement;
+  }
+  /// What each rank sent on to the next of `ranks`. A sum of all steps is complete.
+  Placement shifted(int ranks) const { return turned(turn + 1, ranks).summed(terms.first, terms.last, ranks); }
+  /// The sum of steps [first, last) of `ranks`.
+  Placement summed(int first, int last, int ranks) const {
+    Placement placement = *this;
+    placement.terms = {};
+    if (last - first < ranks) placement.terms = {static_cast<std::int16_t>(first), static_cast<std::int16_t>(last)};
+    return placement;
+  }
   std::string str() const;
   friend auto operator<=>(const Placement&, const Placement&) = default;
 };
@@ -93,7 +131,8 @@ inline Axes axes_of(const Spec& spec) {
 /// The shape of one rank's part. Parts are equal; the last ones of a dim that does not divide are padded.
 Shape local_shape(const Spec& spec, const Mesh& mesh);
 
-/// Where a rank's part of `dim` begins, in elements of the dim. REQUIRES: cuts of `dim` have one part.
+/// Where a rank's part of `dim` begins, in elements of the dim; of a zigzag cut, where its first half does, and its
+/// second half ends as far from the end. REQUIRES: cuts of `dim` have one part.
 Affine origin(const Spec& spec, int dim, const Mesh& mesh);
 
 }  // namespace trainer

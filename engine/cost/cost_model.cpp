@@ -101,6 +101,7 @@ struct CostModel::Impl {
     if (kind == CollectiveKind::all_reduce) inside *= 2, between *= 2;
     if (kind == CollectiveKind::all_to_all)
       inside = bytes * (group.per_node - 1) / n, between = bytes * (n - group.per_node) / n;
+    if (kind == CollectiveKind::shift) inside = between = bytes;
     LinkShare shares;
     if (group.per_node > 1)
       shares.inside = static_cast<float>(std::min(1.0, inside / bytes_per_us(machine().inside) / us));

@@ -11,6 +11,7 @@ namespace trainer::cost {
 Estimate cpu_collective(const MachineModel& machine, const MeasuredTimes& measured, CollectiveKind kind, DType dtype,
                         std::int64_t bytes, const GroupShape& group) {
   if (group.nodes > 1) return gpu_collective(machine, kind, dtype, bytes, group);
+  if (kind == CollectiveKind::shift) return cpu_send(machine, measured, bytes, true, group.ranks * group.sharing);
   if (const std::optional<Estimate> time = measured.collective(name_of(kind), bytes, group.ranks, group.sharing))
     return *time;
   // Each rank reads the others' parts of its share and writes; a memory moves it all.

@@ -186,8 +186,16 @@ double all_to_all(const Links& links, double bytes, const GroupShape& group) {
          1.0 * (n - 1) + time;
 }
 
+// Every rank sends to one other; between nodes, one rank of each does.
+double shift(const Links& links, double bytes, const GroupShape& group) {
+  double time = group.per_node > 1 ? bytes / links.inside : 0;
+  if (group.nodes > 1) time = std::max(time, bytes * group.per_node / links.between);
+  return kRing.base[simple] + (group.nodes > 1 ? step_us(kRing.network[simple], links.between_more) : 0) + time;
+}
+
 double fastest(const Links& links, CollectiveKind kind, double bytes, const GroupShape& group) {
   if (kind == CollectiveKind::all_to_all) return all_to_all(links, bytes, group);
+  if (kind == CollectiveKind::shift) return shift(links, bytes, group);
   double best = 1e300;
   for (Protocol protocol : kProtocols) {
     if (protocol == low_latency_128 && !links.nvlink) continue;

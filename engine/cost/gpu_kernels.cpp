@@ -133,7 +133,26 @@ Estimate muon(const DeviceModel& device, const Signature& s, const Cost& cost) {
   return plus(products, stream(device, s, cost));
 }
 
+// A block of a ring: the mean rank's pairs of a query and a key, as keys that all of its queries see.
+Attention block_of(const Signature& s, const Cost& cost) {
+  Attention a;
+  a.backward = s.op == Op::attention_block_grad;
+  const std::size_t first = a.backward ? 1 : 0;
+  const Shape &q = s.operands[first].shape, &k = s.operands[first + 1].shape, &v = s.operands[first + 2].shape;
+  a.heads = integer(s, "heads");
+  a.batch = q[0], a.queries = q[1];
+  const std::int64_t width = q[2] + v[2] / std::max<std::int64_t>(1, integer(s, "kv_heads")) * a.heads;
+  const double of_one_key = (a.backward ? 4.0 : 2.0) * static_cast<double>(a.batch * width * a.queries);
+  a.keys = std::clamp<std::int64_t>(std::llround(cost.flops / of_one_key), 1, k[1]);
+  a.head_dim = width / 2 / std::max<std::int64_t>(1, a.heads);
+  a.causal = false;
+  a.dtype = s.operands[0].dtype;
+  a.bytes = cost.bytes_read + cost.bytes_written;
+  return a;
+}
+
 Attention attention_of(const Signature& s, const Cost& cost) {
+  if (s.op == Op::attention_block || s.op == Op::attention_block_grad) return block_of(s, cost);
   const bool backward = s.op == Op::attention_grad;
   const Shape& o = s.operands[backward ? 0 : s.operands.size() - 2].shape;
   Attention a;
@@ -152,11 +171,11 @@ Attention attention_of(const Signature& s, const Cost& cost) {
 // Rotary positions turn q and k in a pass of their own: each read and written.
 double rope_bytes(const Signature& s) {
   if (real(s, "rope_theta") <= 0) return 0;
-  const bool backward = s.op == Op::attention_grad;
-  const TensorDesc& o =
-      flag(s, "packed") ? s.operands[backward ? 0 : s.operands.size() - 2] : s.operands[backward ? 1 : 0];
+  const bool backward = has(s.op, Trait::backward), block = record(s.op).attribute("packed") == nullptr;
+  const bool packed = !block && flag(s, "packed");
+  const TensorDesc& o = packed ? s.operands[backward ? 0 : s.operands.size() - 2] : s.operands[backward ? 1 : 0];
   const double heads = static_cast<double>(integer(s, "heads")), kv = static_cast<double>(integer(s, "kv_heads"));
-  const Shape& k = s.operands[(backward ? 1U : 0U) + (flag(s, "packed") ? 0U : 1U)].shape;
+  const Shape& k = s.operands[(backward ? 1U : 0U) + (packed ? 0U : 1U)].shape;
   const double keys = static_cast<double>(k[1]) / static_cast<double>(std::max<std::int64_t>(1, o.shape[1]));
   return 2 * static_cast<double>(o.bytes()) * (1 + keys * kv / std::max(1.0, heads));
 }

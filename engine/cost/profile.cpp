@@ -70,6 +70,7 @@ class Profiling {
     if (!is_collective(node.op)) return model_.kernel(signature_of(graph_, node));
     const TensorDesc in = graph_.local(node.inputs[0]), out = graph_.local(node.outputs[0]);
     const CollectiveKind kind = node.op == Op::all_reduce   ? CollectiveKind::all_reduce
+                                : node.op == Op::shift      ? CollectiveKind::shift
                                 : node.op == Op::all_gather ? CollectiveKind::all_gather
                                                             : CollectiveKind::reduce_scatter;
     return model_.collective(kind, out.dtype, node.axes, {}, std::max(in.bytes(), out.bytes()));

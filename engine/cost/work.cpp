@@ -47,9 +47,21 @@ Work of_scalars(const Signature& s, std::string_view name) {
   return {name, float_of(s), {1}, std::max(1.0, bytes_of(s))};
 }
 
+// Blocks of a ring run at the rate of attention of as many keys.
+Work of_attention_block(const Signature& s, bool forward) {
+  const bool rope = real(s, "rope_theta") != 0;
+  const Shape &q = shape(s, forward ? 0 : 1), &k = shape(s, forward ? 1 : 2);
+  const std::int64_t heads = integer(s, "heads");
+  const std::string_view name =
+      forward ? (rope ? "attention_rope" : "attention") : (rope ? "attention_rope_grad" : "attention_grad");
+  return with_flops(s, name, {q[0] * heads, k[1], q[2] / heads});
+}
+
 // [batch, seq, heads · head_dim], of the output or its gradient. Queries of a part of the sequence run at the rate of
 // as long a sequence as their keys: blocks of keys are what the loops go over.
-Work of_attention(const Signature& s, bool forward) {
+Work of_attention(const Signature& s) {
+  const bool forward = s.op == Op::attention || s.op == Op::attention_block;
+  if (s.op == Op::attention_block || s.op == Op::attention_block_grad) return of_attention_block(s, forward);
   const bool rope = real(s, "rope_theta") != 0;
   const Shape& o = forward ? shape(s, static_cast<int>(s.operands.size()) - 2) : shape(s, 0);
   const Shape& q = flag(s, "packed") ? o : shape(s, forward ? 0 : 1);
@@ -228,7 +240,7 @@ Work work_of(const Signature& s) {
     case WorkClass::convolution:
       return of_convolution(s);
     case WorkClass::attention:
-      return of_attention(s, s.op == Op::attention);
+      return of_attention(s);
     case WorkClass::orthogonalize:
       return of_muon(s);
   }

@@ -470,9 +470,12 @@ Fields tensor_strategy() {
 
 Fields context_strategy() {
   return {
-      required("degree", "Ranks over which each sequence is cut into contiguous parts. data.seq_len divides by it.",
+      required("degree",
+               "Ranks over which each sequence is cut. data.seq_len divides by it, and with `ring` by twice as much.",
                {integer(1, kMostRanks)}),
-      optional("kind", "gather: the keys and values of all positions are gathered before attention.",
+      optional("kind",
+               "gather: the keys and values of all positions are gathered before attention. ring: they travel round "
+               "the ranks while attention computes.",
                {word(words<ContextKind>())}, "gather"),
   };
 }

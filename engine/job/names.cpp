@@ -73,7 +73,7 @@ ValueNames<Compression::Kind> names_of(Compression::Kind) {
   return {TRAINER_NAMED(none) TRAINER_COMPRESSIONS(TRAINER_NAMED)};
 #undef TRAINER_NAMED
 }
-ValueNames<ContextKind> names_of(ContextKind) { return {{ContextKind::gather, "gather"}}; }
+ValueNames<ContextKind> names_of(ContextKind) { return {{ContextKind::gather, "gather"}, {ContextKind::ring, "ring"}}; }
 ValueNames<PipelineSchedule> names_of(PipelineSchedule) {
   return {
 #define TRAINER_SCHEDULE(schedule, name, ...) {PipelineSchedule::schedule, name},

@@ -55,7 +55,7 @@ struct TensorStrategyJob {
 };
 
 /// How ranks that have a part of each sequence come to attend to all of it.
-enum class ContextKind : std::uint8_t { gather };
+enum class ContextKind : std::uint8_t { gather, ring };
 
 struct ContextStrategyJob {
   std::int64_t degree = 1;

@@ -136,7 +136,8 @@ struct Rows {
 };
 
 /// By samples; by heads, where each rank has the kv heads of its query heads (packed: q is heads / kv_heads times as
-/// long as k and v); or by queries, which see keys and values of the whole sequence.
+/// long as k and v); by queries, which see keys and values of the whole sequence; or zigzag, by queries, keys and
+/// values alike, which engine/transform/ring.h computes block by block.
 std::optional<Rows> rows_of_attention(const Node& node, const Trio& in) {
   const bool packed = flag(node, "packed"), alike = in.q == in.k && in.k == in.v;
   if (alike && in.q.is_shard(0)) return Rows{in.q, in.q};
@@ -145,6 +146,7 @@ std::optional<Rows> rows_of_attention(const Node& node, const Trio& in) {
   if (alike && in.q == heads) return Rows{Placement::shard(2), Placement::shard(1)};
   const bool queries = in.q == Placement::shard(1) && in.k.is_replicate() && in.v.is_replicate();
   if (queries && !packed) return Rows{in.q, Placement::shard(2)};
+  if (alike && in.q == Placement::zigzag(1) && !packed) return Rows{in.q, in.q.moved_to(2)};
   return {};
 }
 

@@ -6,6 +6,7 @@
 //   all_reduce       x → Σ over the ranks, in place               dx = dy
 //   all_gather       my part of dim `dim` → the whole             dx = reduce_scatter(dy)
 //   reduce_scatter   x → my part of dim `dim` of the sum          dx = all_gather(dy)
+//   shift            x → what the rank before me has              none: made behind differentiation (transform/ring.h)
 //
 // These are f and g of Shoeybi et al., "Megatron-LM", 2019, section 3, and g and its conjugate of Korthikanti et al.,
 // "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.2.2. Graph files cannot name them;
@@ -47,5 +48,7 @@ OpDef all_gather() {
 OpDef reduce_scatter() {
   return {.op = Op::reduce_scatter, .gradient = gradient_by(Op::all_gather), .shard = shard_elements};
 }
+
+OpDef shift() { return {.op = Op::shift, .shard = shard_elements}; }
 
 }  // namespace trainer::define

@@ -86,7 +86,9 @@ Placement rows_of(const Shape& shape, Placement placement) {
   if (!placement.is_shard()) return placement;
   std::int64_t parts = placement.parts;
   for (int dim = 0; dim < placement.dim; ++dim) parts *= shape[dim];
-  return Placement::shard(0, static_cast<int>(parts));
+  Placement rows = placement.moved_to(0);
+  rows.parts = static_cast<std::int32_t>(parts), rows.lead = 1;
+  return rows;
 }
 
 bool adds_once(const Node& node) { return !node.once.empty() || flag(node, "partial"); }

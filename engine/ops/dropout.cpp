@@ -35,6 +35,7 @@ struct Lie {
   Affine first;  ///< place of the first, but for what the axes of the batch add: that depends on micro-batches
   int inner = 0;
   std::int64_t row = 0, stride = 0;  ///< elements of a row, and from one row to the next
+  bool zigzag = false;               ///< a row is half of a rank's part of a sample
   std::optional<Axis> irregular{};   ///< an axis whose cut leaves no such rows
 };
 
@@ -47,11 +48,13 @@ Lie lie_of(const Graph& graph, const Node& node) {
     if (n == 1) continue;
     std::int64_t step = 0;
     if (cut.as.dim != Placement::kRows) {
-      step = local[cut.as.dim] / n * elements_from(x.whole, cut.as.dim + 1);
+      step = local[cut.as.dim] / n * elements_from(x.whole, cut.as.dim + 1) / (cut.as.is_zigzag() ? 2 : 1);
+      lie.zigzag = lie.zigzag || cut.as.is_zigzag();
       if (lie.inner > 0 && cut.as.dim > 0) lie.irregular = cut.axis;
       if (cut.as.dim > 0) lie.inner = cut.as.dim;
       local[cut.as.dim] /= n;
     } else if (const std::int64_t outer = local.elements() / elements_from(local, lie.inner); outer == 1) {
+      if (lie.zigzag) lie.irregular = cut.axis;
       step = local.elements() / n;  // a run of the one row there is
       lie.inner = 0;
     } else {
@@ -60,7 +63,8 @@ Lie lie_of(const Graph& graph, const Node& node) {
     }
     if (!kBatchAxes.has(cut.axis)) lie.first.along(cut.axis) = step;
   }
-  lie.row = elements_from(local, lie.inner), lie.stride = elements_from(x.whole, lie.inner);
+  lie.row = elements_from(local, lie.inner) / (lie.zigzag ? 2 : 1), lie.stride = elements_from(x.whole, lie.inner);
+  if (lie.zigzag && lie.inner != 1) lie.irregular = Axis::context;
   return lie;
 }
 
@@ -73,7 +77,8 @@ void localize(const Graph& graph, const Node& node, Attributes& attributes) {
            "dropout takes one cut of each sample, or a cut of its rows that leaves whole parts of samples");
   if (!graph.mesh.active(kSequenceAxes | Axis::tensor).empty()) attributes.set("sample", whole.elements() / whole[0]);
   if (lie.inner == 0) return;
-  if (lie.inner < whole.rank() - 1) attributes.set("row", lie.row);
+  if (lie.inner < whole.rank() - 1 || lie.zigzag) attributes.set("row", lie.row);
+  if (lie.zigzag) attributes.set("zigzag", true);
   attributes.set("stride", lie.stride);
 }
 

@@ -63,7 +63,16 @@ bool splits_rows(const Graph& graph, const Node& node, Placement a) {
   return a.is_shard(Placement::kRows) && rank > 1 && rank < input_shape(graph, node, 0).rank();
 }
 
+/// The sum of steps of a ring and the step that follows, of the same slice.
+Placed add_steps(const Node& node, const Placement& sum, const Placement& next) {
+  Placement before = next, both = sum;
+  before.terms = sum.terms, both.terms.last = next.terms.last;
+  if (before != sum || sum.terms.first >= sum.terms.last || next.terms.first != sum.terms.last) return {};
+  return all(node, both);
+}
+
 Placed shard_add(const Graph& graph, const Node& node, Placing in) {
+  if (in[0].travels() || in[1].travels()) return add_steps(node, in[0], in[1]);
   if (splits_rows(graph, node, in[0])) return {};
   if (in[0].is_shard() && in[1] == matching(graph, node, in[0])) return all(node, in[0]);
   if (in[0].is_partial() && in[1].is_partial()) return all(node, in[0]);

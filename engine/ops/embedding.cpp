@@ -99,14 +99,18 @@ Placed shard_columns(const Graph&, const Node& node, Placing in) {
 
 /// The axes that cut the sequence give each rank the rows of its part: they follow from the mesh, since the op reads no
 /// data. Ranks that add up their outputs (Node::once) are a whole table apart.
-Affine first_of_sequence(const Graph& graph, std::int64_t seq) {
+Affine first_of_sequence(const Graph& graph, const Node& node, std::int64_t seq) {
   Affine first;
-  for (Axis axis : graph.mesh.active(kSequenceAxes)) first.along(axis) = seq /= graph.mesh.size(axis);
+  for (Axis axis : graph.mesh.active(kSequenceAxes))
+    first.along(axis) = (seq /= graph.mesh.size(axis)) / (integer(node, "zigzag") > 0 ? 2 : 1);
   return first;
+}
+Placement part_of_sequence(const Node& node, int dim) {
+  return integer(node, "zigzag") > 0 ? Placement::zigzag(dim) : Placement::shard(dim);
 }
 Affine first_position(const Graph& graph, const Node& node) {
   const std::int64_t rows = input_shape(graph, node, 0)[0];
-  Affine first = first_of_sequence(graph, graph.value(node.outputs[0]).shape()[0]);
+  Affine first = first_of_sequence(graph, node, graph.value(node.outputs[0]).shape()[0]);
   for (Axis axis : graph.mesh.active(node.once)) first.along(axis) = rows;
   return first;
 }
@@ -119,13 +123,13 @@ Placed shard_document_positions(const Graph&, const Node& node, Placing in) {
 
 Placed shard_positions_by_origin(const Graph& graph, const Node& node, std::int64_t step) {
   if (step % input_shape(graph, node, 0)[0] == 0) return shard_once(graph, node, step);
-  return all(node, Placement::shard(0));
+  return all(node, part_of_sequence(node, 0));
 }
 
 /// Each rank adds to the rows of its positions.
 Placed shard_positions_grad(const Graph&, const Node& node, Placing in) {
   if (in[0].is_shard(1) || in[0].is_partial()) return all(node, in[0]);
-  if (in[0] == Placement::shard(0)) return all(node, Placement::partial());
+  if (in[0] == part_of_sequence(node, 0)) return all(node, Placement::partial());
   return {};
 }
 
@@ -173,7 +177,8 @@ OpDef positions() {
   def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) {
     const TensorDesc dweight{build.reduce_dtype(), input_shape(build.graph(), node, 0)};
     Attributes attributes;
-    if (const std::int64_t offset = integer(node, "offset"); offset > 0) attributes.set("offset", offset);
+    for (const char* name : {"offset", "zigzag"})
+      if (const std::int64_t given = integer(node, name); given > 0) attributes.set(name, given);
     build.node_with_gradients(node, Op::positions_grad, attributes, {dy[0]}, {dweight}, {node.inputs[0]});
     return std::vector<ValueId>{kNone};
   };
@@ -188,9 +193,11 @@ OpDef positions() {
 OpDef document_positions() {
   OpDef def{.op = Op::document_positions};
   def.shard = shard_document_positions;
-  def.shard_by_origin = [](const Graph&, const Node& node, std::int64_t) { return all(node, Placement::shard(1)); };
+  def.shard_by_origin = [](const Graph&, const Node& node, std::int64_t) {
+    return all(node, part_of_sequence(node, 1));
+  };
   def.origin = [](const Graph& graph, const Node& node) {
-    return first_of_sequence(graph, input_shape(graph, node, 0)[1]);
+    return first_of_sequence(graph, node, input_shape(graph, node, 0)[1]);
   };
   return def;
 }

@@ -24,13 +24,19 @@ int dim_of(const Node& node) { return static_cast<int>(integer(node, "dim")); }
 
 // What a collective makes of its operand along the axis whose ranks it joins. `replicate` and `all_reduce`,
 // `all_gather` and `reduce_scatter` are each other's gradients.
-std::optional<std::vector<Placement>> collective_result(const Node& node, const Placement& in) {
+std::optional<std::vector<Placement>> collective_result(const Node& node, const Placement& in, int ranks) {
   const auto made = [](const Placement& placement) { return std::vector<Placement>{placement}; };
   if (node.op == Op::replicate && in.is_replicate()) return made(in);
   if (node.op == Op::all_reduce && in.is_partial()) return made(Placement::replicate());
   if (node.op == Op::all_gather && in.is_shard(dim_of(node)) && in.parts == 1) return made(Placement::replicate());
   if (node.op == Op::reduce_scatter && in.is_partial()) return made(Placement::shard(dim_of(node)));
+  if (node.op == Op::shift && in.is_shard()) return made(in.shifted(ranks));
   return std::nullopt;
+}
+
+// What is on its way round a ring is no value of the model yet: only these take it.
+bool takes_travellers(Op op) {
+  return op == Op::attention_block || op == Op::attention_block_grad || op == Op::add || op == Op::shift;
 }
 
 }  // namespace
@@ -77,6 +83,7 @@ Affine origin_of(const Graph& graph, const Node& node) {
 std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, std::span<const Placement> inputs,
                                                 std::int64_t step) {
   const OpDef& def = definition(node.op);
+  if (!takes_travellers(node.op) && std::ranges::any_of(inputs, &Placement::travels)) return std::nullopt;
   if (!std::all_of(inputs.begin(), inputs.end(), [](const Placement& placement) { return placement.is_replicate(); }))
     return def.shard ? def.shard(graph, node, inputs) : std::nullopt;
   if (step != 0 && def.shard_by_origin) return def.shard_by_origin(graph, node, step);
@@ -84,7 +91,8 @@ std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& 
 }
 
 std::optional<std::vector<Placement>> propagate(const Graph& graph, const Node& node, Axis axis) {
-  if (node.axes.has(axis)) return collective_result(node, graph.value(node.inputs[0]).spec.on(axis));
+  if (node.axes.has(axis))
+    return collective_result(node, graph.value(node.inputs[0]).spec.on(axis), graph.mesh.size(axis));
   std::vector<Placement> inputs;
   inputs.reserve(node.inputs.size());
   for (ValueId id : node.inputs) inputs.push_back(graph.value(id).spec.on(axis));

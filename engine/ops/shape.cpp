@@ -81,9 +81,11 @@ Placed shard_reshape(const Graph& graph, const Node& node, Placing in) {
   for (int dim = group.to_first; dim < group.to_last; ++dim) {
     if (parts % to[dim] == 0)
       parts /= to[dim];
-    else if (to[dim] % parts == 0)
-      return all(node, Placement::shard(dim, static_cast<int>(parts)));
-    else
+    else if (to[dim] % parts == 0) {
+      Placement placement = in[0].moved_to(dim);
+      placement.parts = static_cast<std::int32_t>(parts);
+      return all(node, placement);
+    } else
       return {};
   }
   return {};

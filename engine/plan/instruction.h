@@ -72,11 +72,12 @@ struct Launch {
   friend bool operator==(const Launch&, const Launch&) = default;
 };
 
-enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all };
+enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, shift };
 
 /// A collective over the ranks that differ from me along `axes`; sums. Rank i of n of the group owns slice i of the
 /// larger side, and may hold it there (its input of an all_gather, its output of a reduce_scatter). all_reduce works in
-/// place: input and output are one region. all_to_all: slice i of the input goes to member i.
+/// place: input and output are one region. all_to_all: slice i of the input goes to member i. shift: a member's input
+/// becomes the next member's output, the last one's the first's.
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
   DType dtype = DType::f32;

@@ -37,6 +37,8 @@ std::string_view name_of(CollectiveKind kind) {
       return "all_gather";
     case CollectiveKind::all_to_all:
       return "all_to_all";
+    case CollectiveKind::shift:
+      return "shift";
   }
   return "?";
 }

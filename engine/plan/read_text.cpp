@@ -126,7 +126,9 @@ class Line {
       if (cut) *this >> ":" >> dim >> "/" >> parts >> "/" >> lead;
       if (!spec.on(axis).is_replicate()) fail("an axis is named twice");
       if (dim < Placement::kRows || dim >= std::max(spec.whole.rank(), 1)) fail("no such dim");
-      spec.place(axis, cut ? Placement::shard(dim, parts, lead) : Placement::partial());
+      Placement placement = cut ? Placement::shard(dim, parts, lead) : Placement::partial();
+      if (cut && take("/zigzag")) placement.order = Placement::Order::zigzag;
+      spec.place(axis, placement);
     }
     return *this;
   }

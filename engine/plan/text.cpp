@@ -82,14 +82,17 @@ class Out {
     *this << name_of(tensor.dtype) << tensor.shape;
     if (tensor.layout != Layout::row_major) *this << ':' << name_of(tensor.layout);
   }
-  // As "f32[24,5]@tensor:0/3/2": a cut's dim, parts and lead; "i8/256[64]" in blocks; "+shard" is a sum over an axis.
+  // As "f32[24,5]@tensor:0/3/2": a cut's dim, parts and lead, and "/zigzag"; "i8/256[64]" in blocks; "+shard" is a sum
+  // over an axis.
   void put(const Spec& spec) {
     *this << name_of(spec.dtype());
     if (spec.format.block != 0) *this << '/' << spec.format.block;
     *this << spec.whole;
-    for (const Cut& cut : spec.cuts())
+    for (const Cut& cut : spec.cuts()) {
       *this << '@' << name_of(cut.axis) << ':' << static_cast<int>(cut.as.dim) << '/' << cut.as.parts << '/'
             << cut.as.lead;
+      if (cut.as.is_zigzag()) *this << "/zigzag";
+    }
     for (Axis axis : spec.partial) *this << '+' << name_of(axis);
   }
 

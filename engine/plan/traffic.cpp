@@ -18,6 +18,8 @@ std::int64_t ring_bytes(const Collective& collective, std::int64_t n) {
     case CollectiveKind::all_gather:
     case CollectiveKind::all_to_all:
       return bytes * (n - 1) / n;
+    case CollectiveKind::shift:
+      return bytes;
   }
   return 0;
 }

@@ -246,7 +246,9 @@ std::string strategy_line(const CompiledJob& compiled) {
   if (mesh.size(Axis::tensor) > 1)
     parts.push_back(fmt::format("tensor {}{}", mesh.size(Axis::tensor),
                                 strategy.tensor.sequence_parallel ? " (sequence parallel)" : ""));
-  if (mesh.size(Axis::context) > 1) parts.push_back(fmt::format("context {}", mesh.size(Axis::context)));
+  if (mesh.size(Axis::context) > 1)
+    parts.push_back(fmt::format("context {}{}", mesh.size(Axis::context),
+                                strategy.context.kind == ContextKind::ring ? " (ring)" : ""));
   if (mesh.size(Axis::pipeline) > 1)
     parts.push_back(fmt::format("pipeline {} ({})", mesh.size(Axis::pipeline), name_of(strategy.pipeline.schedule)));
   return fmt::format("{}", fmt::join(parts, " × "));

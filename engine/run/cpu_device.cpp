@@ -305,6 +305,8 @@ class CpuExecutor final : public Executor {
         return communicator_.all_gather(*one.group, input, output, collective.input.region.bytes);
       case CollectiveKind::all_to_all:
         return communicator_.all_to_all(*one.group, input, output, one.prepared->slice_bytes);
+      case CollectiveKind::shift:
+        return communicator_.shift(*one.group, input, output, collective.input.region.bytes);
     }
   }
 

@@ -123,6 +123,8 @@ void CudaIssue::put(const CudaProgram& program, const Place& place, const Collec
       return communicator_->all_gather(*group, input, output, bytes, stream);
     case CollectiveKind::all_to_all:
       return communicator_->all_to_all(*group, input, output, one.slice_bytes, stream);
+    case CollectiveKind::shift:
+      return communicator_->shift(*group, input, output, bytes, stream);
   }
 }
 

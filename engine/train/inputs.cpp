@@ -171,6 +171,7 @@ BatchBinder::BatchBinder(Executor& executor, const MeshPoint& point, const data:
       if (cut.as.is_shard(1) && point.mesh.size(cut.axis) > 1) {
         part.bytes = field.bytes() / spec.whole[1] * local_shape(spec, point.mesh)[1];
         part.first = field.bytes() / spec.whole[1] * origin(spec, 1, point.mesh).at(point.at);
+        part.zigzag = cut.as.is_zigzag();
       }
     if (part.bytes < part.stride) part.values.resize(static_cast<std::size_t>(part.bytes * samples));
     if (bytes != part.bytes * samples || dtype != field.dtype)
@@ -191,9 +192,14 @@ void BatchBinder::bind(const data::Loader::Batch& batch) {
 void BatchBinder::bind(std::size_t field, const std::byte* values) {
   Part& part = fields_[field];
   if (part.index < 0) return;
-  for (std::int64_t sample = 0; !part.values.empty() && sample < samples_; ++sample)
-    std::memcpy(part.values.data() + sample * part.bytes, values + sample * part.stride + part.first,
-                static_cast<std::size_t>(part.bytes));
+  const auto copy = [&](std::int64_t to, std::int64_t from, std::int64_t bytes) {
+    std::memcpy(part.values.data() + to, values + from, static_cast<std::size_t>(bytes));
+  };
+  for (std::int64_t sample = 0; !part.values.empty() && sample < samples_; ++sample) {
+    const std::int64_t to = sample * part.bytes, from = sample * part.stride, half = part.bytes / 2;
+    copy(to, from + part.first, part.zigzag ? half : part.bytes);
+    if (part.zigzag) copy(to + half, from + part.stride - part.first - half, half);
+  }
   executor_.bind(part.index, part.values.empty() ? const_cast<std::byte*>(values) : part.values.data());
 }
 

@@ -60,10 +60,12 @@ class BatchBinder {
 
  private:
   Executor& executor_;
-  // What the rank reads of each of the dataset's fields: of each sample `stride` bytes long, `bytes` from `first` on.
+  // What the rank reads of each of the dataset's fields: of each sample `stride` bytes long, `bytes` from `first` on;
+  // zigzag, half of them, and half that end as far from the sample's end.
   struct Part {
     std::int32_t index = -1;  // of the plan's fields; -1: not read
     std::int64_t stride = 0, first = 0, bytes = 0;
+    bool zigzag = false;
     std::vector<std::byte> values{};  // where that is not all of it: a copy
   };
   std::vector<Part> fields_;

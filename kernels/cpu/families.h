@@ -21,6 +21,12 @@ Prepared prepare_scale(const Signature& signature, const Context& context);
 Prepared prepare_sum_leading(const Signature& signature, const Context& context);
 Prepared prepare_bias_grad(const Signature& signature, const Context& context);
 
+// kernels/attention_block.h
+Prepared prepare_attention_block(const Signature& signature, const Context& context);
+Prepared prepare_attention_block_grad(const Signature& signature, const Context& context);
+std::int64_t attention_block_workspace(const Signature& signature, const Context& context);
+std::int64_t attention_block_grad_workspace(const Signature& signature, const Context& context);
+
 // kernels/attention_cached.h
 Prepared prepare_attention_cached(const Signature& signature, const Context& context);
 std::int64_t attention_cached_workspace(const Signature& signature, const Context& context);

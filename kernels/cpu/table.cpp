@@ -46,6 +46,10 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
       return attention_workspace(s, context_);
     case Op::attention_grad:
       return attention_grad_workspace(s, context_);
+    case Op::attention_block:
+      return attention_block_workspace(s, context_);
+    case Op::attention_block_grad:
+      return attention_block_grad_workspace(s, context_);
     case Op::attention_cached:
       return attention_cached_workspace(s, context_);
     case Op::conv2d:

@@ -24,6 +24,10 @@ Prepared prepare_bias_grad(const Signature& signature, const Context& context);
 Prepared prepare_attention(const Signature& signature, const Context& context);
 Prepared prepare_attention_grad(const Signature& signature, const Context& context);
 
+// kernels/attention_block.h
+Prepared prepare_attention_block(const Signature& signature, const Context& context);
+Prepared prepare_attention_block_grad(const Signature& signature, const Context& context);
+
 // kernels/documents.h
 Prepared prepare_document_positions(const Signature& signature, const Context& context);
 

@@ -8,9 +8,11 @@
 #include "engine/core/compression.h"
 #include "engine/core/op_record.h"
 #include "kernels/attention.h"
+#include "kernels/attention_block.h"
 #include "kernels/attention_cached.h"
 #include "kernels/bias_grad.h"
 #include "kernels/conv2d.h"
+#include "kernels/cuda/attention/block_workspace.h"
 #include "kernels/cuda/convolution/conv2d.h"
 #include "kernels/cuda/embedding/embedding_grad.h"
 #include "kernels/cuda/experts/experts.h"
@@ -112,6 +114,34 @@ std::int64_t top_k_workspace(const Signature& s) {
   return 64 + 3 * 2048 * 4 + 2 * 4 * (chunks + 1);
 }
 
+}  // namespace
+
+BlockWorkspace::BlockWorkspace(const Signature& s) {
+  const AttentionBlockShape shape = attention_block_shape(s);
+  const AttentionShape& a = shape.of;
+  const bool forward = s.op == Op::attention_block, sixteen = s.operands[0].dtype != DType::f32;
+  const std::int64_t width = size_of(s.operands[0].dtype), chunk = a.queries / 2, keys = a.keys / 2;
+  const std::int64_t all_q = a.batch * a.queries * a.heads * a.head_dim,
+                     all_k = a.batch * a.keys * a.kv_heads * a.head_dim;
+  const auto take = [&](std::int64_t size) {
+    const std::int64_t offset = bytes;
+    bytes += aligned(size);
+    return offset;
+  };
+  if (a.rope_theta != 0) q = take(all_q * width), k = take(all_k * width);
+  if (forward) {
+    if (sixteen && shape.last) o = take(a.batch * a.queries * a.heads * a.v_dim * kF32);
+    o_new = take(chunk * a.heads * a.v_dim * width), lse_new = take(chunk * a.heads * kF32);
+    return;
+  }
+  dq = take(all_q * kF32), dk = take(all_k * kF32);
+  dq_new = take(chunk * a.heads * a.head_dim * width), dk_new = take(keys * a.kv_heads * a.head_dim * width);
+  dv_new = take(keys * a.kv_heads * a.v_dim * width);
+  lse = take(chunk * a.heads * kF32), delta = take(chunk * a.heads * kF32);
+}
+
+namespace {
+
 std::int64_t workspace(const Signature& s, int capability, int units) {
   if (!has(s.op, Trait::scratch)) return 0;
   switch (s.op) {
@@ -132,6 +162,9 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
       return attention_workspace(s);
     case Op::attention_grad:
       return attention_grad_workspace(s);
+    case Op::attention_block:
+    case Op::attention_block_grad:
+      return BlockWorkspace(s).bytes;
     case Op::attention_cached:  // turned queries
       return s.operands[CachedAttentionOperands::q].bytes();
     case Op::layer_norm_grad:

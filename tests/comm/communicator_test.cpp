@@ -142,6 +142,21 @@ TEST_CASE("all_to_all is a transposition") {
     });
 }
 
+TEST_CASE("a shift gives everyone what the member before has") {
+  for (int world : {2, 3, 4})
+    on_ranks(world, [&](HostCommunicator& communicator) {
+      const int rank = communicator.rank();
+      const std::size_t n = 40001;
+      std::vector<int> in(n), out(n), expected(n);
+      std::iota(in.begin(), in.end(), rank * 1000);
+      std::iota(expected.begin(), expected.end(), (rank + world - 1) % world * 1000);
+      const std::int64_t before = communicator.bytes_sent();
+      communicator.shift(*communicator.group(everyone(world)), in.data(), out.data(), static_cast<std::int64_t>(n) * 4);
+      CHECK(out == expected);
+      CHECK(communicator.bytes_sent() - before == static_cast<std::int64_t>(n) * 4);
+    });
+}
+
 TEST_CASE("broadcast gives everyone what the first has, small or large") {
   for (int world : {2, 3, 4})
     for (std::size_t n : {1, 1001, 100001})

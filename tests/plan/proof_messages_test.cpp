@@ -193,7 +193,7 @@ std::vector<Mutation> mutations() {
   all.push_back({"axes", with_axes(bit(Axis::shard) | bit(Axis::tensor))});
   all.push_back({"axes", with_axes(bit(Axis::shard) | bit(Axis::replicate))});
   for (CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::reduce_scatter, CollectiveKind::all_gather,
-                              CollectiveKind::all_to_all})
+                              CollectiveKind::all_to_all, CollectiveKind::shift})
     all.push_back({"kind", with_kind(kind)});
   for (DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32}) all.push_back({"dtype", with_dtype(dtype)});
   return all;

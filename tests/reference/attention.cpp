@@ -1,5 +1,6 @@
 // Attention with scores in full, and its gradient from the saved logarithms (lse) and outputs.
 // Legend: B batch, T position, H head, D element of a head.
+#include <algorithm>
 #include <cmath>
 
 #include "engine/core/op_record.h"
@@ -18,11 +19,16 @@ struct Heads {
   double scale, softcap;
   std::int64_t window, v_dim;
   const Tensor *lengths = nullptr, *documents = nullptr;
+  std::int64_t ranks = 0, source = 0;  // of a block of a ring, whose origin is the rank; 0 ranks: none
 
   Heads(const Call& c, std::size_t first) : Heads(c.attributes, c.in[first].shape) {
     v_dim = dim;
     if (!packed) keys = c.in[first + 1].shape[1], v_dim = c.in[first + 2].shape[2] / kv_heads;
     origin = c.origin;
+    if (c.attributes.has("ranks")) {
+      ranks = c.attributes.integer("ranks");
+      source = (origin - c.attributes.integer("step") + ranks) % ranks;
+    }
     if (flag_of(Op::attention, c.attributes, "padded")) lengths = &c.in[first + (packed ? 1 : 3)];
     if (flag_of(Op::attention, c.attributes, "by_document")) documents = &c.in[first + (packed ? 1 : 3)];
   }
@@ -33,7 +39,7 @@ struct Heads {
         origin(0),
         heads(a.integer("heads")),
         kv_heads(a.integer("kv_heads")),
-        packed(a.flag("packed")),
+        packed(a.has("packed") && a.flag("packed")),
         causal(a.flag("causal")),
         softcap(real_of(Op::attention, a, "softcap")),
         window(integer_of(Op::attention, a, "window")) {
@@ -44,21 +50,31 @@ struct Heads {
   std::int64_t size(int part) const { return part == 2 ? v_dim : dim; }
   std::int64_t num(int part) const { return part == 0 ? heads : kv_heads; }
   int operand(int part) const { return packed ? 0 : part; }
+  /// The position in the whole sequence of row `t` of queries, and of keys. In a ring a rank has the chunks that are as
+  /// far from the front and from the back as its number says.
+  std::int64_t of_query(std::int64_t t) const { return ranks == 0 ? origin + t : zigzag(origin, queries, t); }
+  std::int64_t of_key(std::int64_t u) const { return ranks == 0 ? u : zigzag(source, keys, u); }
+  std::int64_t zigzag(std::int64_t rank, std::int64_t rows, std::int64_t row) const {
+    const std::int64_t chunk = rows / 2, from_the_end = rows - 1 - row;
+    return row < chunk ? rank * chunk + row : ranks * rows - 1 - (rank * chunk + from_the_end);
+  }
   /// Where row `t` of part 0 (q), 1 (k) or 2 (v) of sample `b` stands, in its document if there are documents.
   std::int64_t position(int part, std::int64_t b, std::int64_t t) const {
-    const std::int64_t at = part == 0 ? origin + t : t;
+    const std::int64_t at = part == 0 ? of_query(t) : of_key(t);
     if (documents == nullptr) return at;
     std::int64_t before = at;
     while (before > 0 && document(b, before - 1) == document(b, at)) --before;
     return at - before;
   }
-  double document(std::int64_t b, std::int64_t position) const { return (*documents)[b * keys + position]; }
-  bool pads(std::int64_t b, std::int64_t t) const { return documents != nullptr && document(b, origin + t) == -1; }
+  double document(std::int64_t b, std::int64_t position) const {
+    return (*documents)[b * keys * std::max<std::int64_t>(ranks, 1) + position];
+  }
+  bool pads(std::int64_t b, std::int64_t t) const { return documents != nullptr && document(b, of_query(t)) == -1; }
   /// Whether query `t` of sample `b` sees key `u`.
   bool sees(std::int64_t b, std::int64_t t, std::int64_t u) const {
-    const std::int64_t before = origin + t - u;
-    if (lengths != nullptr && static_cast<double>(u) >= (*lengths)[b]) return false;
-    if (documents != nullptr && (pads(b, t) || document(b, origin + t) != document(b, u))) return false;
+    const std::int64_t before = of_query(t) - of_key(u);
+    if (lengths != nullptr && static_cast<double>(of_key(u)) >= (*lengths)[b]) return false;
+    if (documents != nullptr && (pads(b, t) || document(b, of_query(t)) != document(b, of_key(u)))) return false;
     return (!causal || before >= 0) && (window == 0 || before < window);
   }
   /// A score, which is the product of a query and a key, and its slope.
@@ -134,11 +150,42 @@ void attention(const Call& c) {
   }
 }
 
+void attention_block(const Call& c) {
+  const Heads s(c, 0);
+  const std::size_t before = s.lengths != nullptr || s.documents != nullptr ? 4 : 3;
+  const bool continues = flag_of(Op::attention_block, c.attributes, "continues");
+  for (std::int64_t i = 0; i < s.batch * s.heads * s.queries; ++i) {
+    const std::int64_t t = i % s.queries, h = i / s.queries % s.heads, b = i / (s.queries * s.heads);
+    const std::int64_t at = ((b * s.queries + t) * s.heads + h) * s.v_dim;
+    const Vector q = head(s, c.in, 0, 0, b, t, h);
+    // All terms of the softmax, and what they weigh: the keys here, and what came before as one.
+    Vector logs;
+    std::vector<Vector> values;
+    for (std::int64_t u = 0; u < s.keys; ++u) {
+      if (!s.sees(b, t, u)) continue;
+      logs.push_back(s.score(dot(q, head(s, c.in, 0, 1, b, u, s.group(h)))));
+      values.push_back(head(s, c.in, 0, 2, b, u, s.group(h)));
+    }
+    if (continues && c.in[before + 1][i] > -INFINITY) {
+      logs.push_back(c.in[before + 1][i]);
+      values.emplace_back(c.in[before].data.begin() + at, c.in[before].data.begin() + at + s.v_dim);
+    }
+    c.out[1][i] = -INFINITY;
+    if (logs.empty()) continue;
+    double largest = -INFINITY, sum = 0;
+    for (double one : logs) largest = std::fmax(largest, one);
+    for (double one : logs) sum += std::exp(one - largest);
+    c.out[1][i] = largest + std::log(sum);
+    for (std::size_t u = 0; u < logs.size(); ++u) add_to(c.out[0], at, values[u], std::exp(logs[u] - c.out[1][i]));
+  }
+}
+
 void document_positions(const Call& c) {
   const std::int64_t batch = c.out[0].shape[0], seq = c.out[0].shape[1], all = c.in[0].shape[1];
   const std::int64_t offset = integer_of(Op::document_positions, c.attributes, "offset");
   for (std::int64_t i = 0; i < batch * seq; ++i) {
-    const std::int64_t at = i / seq * all + c.origin + i % seq;
+    const bool second = integer_of(Op::document_positions, c.attributes, "zigzag") > 0 && i % seq >= seq / 2;
+    const std::int64_t at = i / seq * all + (second ? all - c.origin - seq : c.origin) + i % seq;
     std::int64_t before = at;
     while (before % all > 0 && c.in[0][before - 1] == c.in[0][at]) --before;
     c.out[0][i] = static_cast<double>(offset + (c.in[0][at] == -1 ? 0 : at - before));
@@ -149,6 +196,7 @@ void attention_grad(const Call& c) {
   const Heads s(c, 1);
   const std::size_t after = (s.packed ? 2U : 4U) + (s.lengths != nullptr || s.documents != nullptr ? 1 : 0);
   const Tensor &dout = c.in[0], &out = c.in[after], &lse = c.in[after + 1];
+  if (s.ranks > 0 && flag_of(Op::attention_block_grad, c.attributes, "continues")) c.out[0].data = c.in[after + 2].data;
   const auto gradient = [&](int part) -> Tensor& { return c.out[static_cast<std::size_t>(s.operand(part))]; };
   for (std::int64_t i = 0; i < s.batch * s.heads * s.queries; ++i) {
     const std::int64_t t = i % s.queries, h = i / s.queries % s.heads, b = i / (s.queries * s.heads), g = s.group(h);

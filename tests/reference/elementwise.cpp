@@ -198,8 +198,11 @@ void dropout(const Call& c) {
   const auto key = static_cast<std::uint64_t>(c.attributes.integer("key"));
   const auto step = static_cast<std::uint64_t>(c.in[1][0]);
   const double p = c.attributes.real("p");
+  const bool zigzag = flag_of(Op::dropout, c.attributes, "zigzag");
   for (std::int64_t i = 0; i < x.size(); ++i) {
-    const std::int64_t place = c.origin + i / columns * stride + i % columns;
+    const std::int64_t row = i / columns, first = c.origin + (zigzag ? row / 2 : row) * stride;
+    const std::int64_t start = zigzag && row % 2 == 1 ? first / size * size + size - first % size - columns : first;
+    const std::int64_t place = start + i % columns;
     const auto sample = static_cast<std::uint64_t>(place / size), e = static_cast<std::uint64_t>(place % size);
     const double word = philox(key, sample, (step << 40) + e / 4)[e % 4];
     c.out[0][i] = word >= p * 4294967296.0 ? x[i] / (1 - p) : 0;

@@ -122,17 +122,27 @@ void embedding_grad(const Call& c) {
   each_looked_up(c, c.out[0].shape, [&](std::int64_t i, std::int64_t at) { c.out[0][at] += c.in[1][i]; });
 }
 
+namespace {
+
+/// Row of the table of row `i` of `seq` here.
+std::int64_t row_of_position(const Call& c, std::int64_t rows, std::int64_t seq, std::int64_t i) {
+  const std::int64_t offset = c.integer("offset", 0), place = c.origin % rows, all = c.integer("zigzag", 0);
+  return offset + (all > 0 && i >= seq / 2 ? all - place - seq + i : place + i);
+}
+
+}  // namespace
+
 void positions(const Call& c) {
-  const std::int64_t rows = c.in[0].shape[0], dim = c.in[0].shape[1];
+  const std::int64_t rows = c.in[0].shape[0], dim = c.in[0].shape[1], seq = c.out[0].shape[0];
   if (c.has("partial") && c.origin >= rows) return;
   for (std::int64_t i = 0; i < c.out[0].size(); ++i)
-    c.out[0][i] = c.in[0][(c.integer("offset", 0) + c.origin % rows) * dim + i];
+    c.out[0][i] = c.in[0][row_of_position(c, rows, seq, i / dim) * dim + i % dim];
 }
 
 void positions_grad(const Call& c) {
-  const std::int64_t rows = c.out[0].shape[0], dim = c.out[0].shape[1];
+  const std::int64_t rows = c.out[0].shape[0], dim = c.out[0].shape[1], seq = c.in[0].shape[0];
   for (std::int64_t i = 0; i < c.in[0].size(); ++i)
-    c.out[0][(c.integer("offset", 0) + c.origin % rows) * dim + i] = c.in[0][i];
+    c.out[0][row_of_position(c, rows, seq, i / dim) * dim + i % dim] = c.in[0][i];
 }
 
 void conv2d(const Call& c) {

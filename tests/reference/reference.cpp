@@ -43,6 +43,9 @@ void dispatch(Op op, const Call& call) {
       return rms_norm_grad(call);
     case Op::attention:
       return attention(call);
+    case Op::attention_block:
+      return attention_block(call);
+    case Op::attention_block_grad:
     case Op::attention_grad:
       return attention_grad(call);
     case Op::gelu:
@@ -142,6 +145,7 @@ void dispatch(Op op, const Call& call) {
       return;
     case Op::all_reduce:
     case Op::all_gather:
+    case Op::shift:
     case Op::reduce_scatter:
       throw std::logic_error("a collective is a matter of all ranks");
     case Op::replicate:

@@ -68,6 +68,7 @@ void batch_norm_grad_sums(const Call&);
 void batch_norm_grad(const Call&);
 void attention(const Call&);
 void attention_grad(const Call&);
+void attention_block(const Call&);
 void activation(const Call&, const std::function<double(double)>&);
 void activation_grad(const Call&, const std::function<double(double dy, double saved)>&);
 void gelu(const Call&);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "engine/job/resolve.h"
 #include "engine/plan/traffic.h"
@@ -234,6 +235,53 @@ TEST_CASE("context parallelism gathers keys and values and scatters their gradie
     CHECK(sent(job.plan, 0, "context", "reduce_scatter") == passes * half_ring(bytes, ranks));
     CHECK(sent(job.plan, 0, "context", "all_reduce") ==
           ring(4 * elements(job.plan.roles[0]), ranks) + 2 * ring(8, ranks));
+  }
+}
+
+// Of every layer and micro-batch a rank sends its keys and values n − 1 times in each pass; their gradients, in f32, n
+// times, of which the last one finds them complete.
+TEST_CASE("a ring sends keys, values and their gradients to the next rank, no more") {
+  const MixedJobs jobs;
+  for (const auto& [line, ranks, kv, width] : {std::tuple("llama r4 ddp c4 ring m2 clip", 4, 16, 4),
+                                               {"llama r4 ddp c4 ring m2 clip bf16", 4, 16, 2},
+                                               {"packed r2 ddp c2 ring m4 drop ignore", 2, 16, 4},
+                                               {"gpt r2 ddp c2 ring m2 clip", 2, 16, 4}}) {
+    CAPTURE(line);
+    const CompiledJob job = compiled(jobs.load(line, "run"));
+    const std::int64_t part = job.batch.micro * 8 * kv / ranks, layers = job.batch.micro_batches * 8;
+    CHECK(sent(job.plan, 0, "context", "shift") == layers * 2 * part * (2 * (ranks - 1) * width + ranks * 4));
+    CHECK(sent(job.plan, 0, "context", "all_gather") == 0);
+    CHECK(sent(job.plan, 0, "context", "all_reduce") ==
+          ring(4 * elements(job.plan.roles[0]), ranks) + 2 * ring(8, ranks));
+  }
+}
+
+// The plan's own peak: of two jobs that differ in the kind alone, the ring holds no keys and values of all positions.
+TEST_CASE("a rank of a ring holds two parts of keys and values on their way") {
+  const MixedJobs jobs;
+  for (const auto& [line, ranks] : {std::pair("llama r4 ddp c4 ring m2", 4), {"gpt r2 ddp c2 ring m2", 2}}) {
+    CAPTURE(line);
+    const CompiledJob job = compiled(jobs.load(line, "run"));
+    const Role& role = job.plan.roles[0];
+    const std::vector<Issued>& step = role.programs[0].instructions;
+    // From the shift that brings a part to its last reader.
+    std::map<BufferId, std::pair<std::size_t, std::size_t>> lives;
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      if (const auto* one = std::get_if<Collective>(&step[i].instruction);
+          one != nullptr && one->kind == CollectiveKind::shift && step[i].why.phase == Provenance::Phase::forward)
+        lives[one->output.region.buffer] = {i, i};
+      for_each_access(step[i].instruction, [&](Access, const Region& region) {
+        if (const auto at = lives.find(region.buffer); at != lives.end()) at->second.second = i;
+      });
+    }
+    CHECK(lives.size() == static_cast<std::size_t>(job.batch.micro_batches * 8 * 2 * (ranks - 1)));
+    std::size_t most = 0;
+    for (std::size_t i = 0; i < step.size(); ++i) {
+      std::size_t alive = 0;
+      for (const auto& [buffer, life] : lives) alive += life.first <= i && i <= life.second ? 1 : 0;
+      most = std::max(most, alive);
+    }
+    CHECK(most == static_cast<std::size_t>(ranks > 2 ? 4 : 2));  // k and v, at hand and arriving
   }
 }
 

@@ -120,19 +120,11 @@ bool rounds_parts(const std::string& line) {
                              [&](const char* word) { return has_word(line, word); });
 }
 
-}  // namespace
-
-TEST_CASE("every strategy trains as one rank does, in the memory and with the communication of its plan") {
+void check_lines(const std::vector<std::string>& lines) {
   const EnvironmentSetting one_thread("TRAINER_THREADS", "1");
   const MixedJobs jobs;
   References references(jobs);
   int folder = 0;
-  std::vector<std::string> lines = mixed_jobs();
-  lines.insert(lines.end(), context_jobs().begin(), context_jobs().end());
-  lines.insert(lines.end(), frozen_jobs().begin(), frozen_jobs().end());
-  lines.insert(lines.end(), muon_jobs().begin(), muon_jobs().end());
-  lines.insert(lines.end(), piece_jobs().begin(), piece_jobs().end());
-  lines.insert(lines.end(), head_jobs().begin(), head_jobs().end());
   for (const std::string& line : lines) {
     CAPTURE(line);
     const Trained& want = references.of(alone(line));
@@ -143,6 +135,22 @@ TEST_CASE("every strategy trains as one rank does, in the memory and with the co
     check_same(got, want, bf16 ? bounds_of_bf16(want, rounds_parts(line)) : bounds_of_f32(want));
     check_promises(job, got.report);
   }
+}
+
+}  // namespace
+
+TEST_CASE("every strategy trains as one rank does, in the memory and with the communication of its plan") {
+  std::vector<std::string> lines = mixed_jobs();
+  lines.insert(lines.end(), context_jobs().begin(), context_jobs().end());
+  lines.insert(lines.end(), frozen_jobs().begin(), frozen_jobs().end());
+  lines.insert(lines.end(), muon_jobs().begin(), muon_jobs().end());
+  lines.insert(lines.end(), piece_jobs().begin(), piece_jobs().end());
+  lines.insert(lines.end(), head_jobs().begin(), head_jobs().end());
+  check_lines(lines);
+}
+
+TEST_CASE("rings train as one rank does, in the memory and with the communication of their plan") {
+  check_lines(ring_jobs());
 }
 
 TEST_CASE("a product that is split is cut piece by piece, marked or not") {

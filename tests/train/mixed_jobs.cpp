@@ -204,6 +204,27 @@ const std::vector<std::string> kContextJobs{
     "packed r8 zero3 c2 t2 p2 interleaved v2 m2 wrap:transformer clip every_2",
 };
 
+// Keys and values travel round a ring, zigzag.
+const std::vector<std::string> kRingJobs{
+    "gpt r2 ddp c2 ring m2 clip drop",
+    "llama r2 ddp c2 ring m2 clip",
+    "packed r2 ddp c2 ring m4 full drop ignore sharded",
+    "llama r4 ddp c4 ring m2 clip",
+    "gpt r4 ddp c4 ring m4 clip every_2",
+    "llama r4 zero1 c2 ring m2 selective bf16 sharded",
+    "gpt r4 zero2 c2 ring m4 clip every_2 drop ignore",
+    "packed r4 zero3 c2 ring m2 clip full",
+    "gpt r4 full_shard c4 ring m4 keep:use wrap:transformer drop sharded",
+    "llama r8 hybrid2 c2 ring m2 keep:pass reduce:micro_batch prefetch:3 clip bf16",
+    "packed r4 ddp t2 c2 ring m2 clip",
+    "llama r8 zero1 t2 c4 ring m2 clip sharded",
+    "gpt r8 full_shard t2 sp c2 ring m2 reduce:step wrap:size clip selective",
+    "llama r4 ddp c2 p2 ring 1f1b m4 clip",
+    "gpt r8 zero2 c2 p2 ring zb_h1 split:uniform m4 drop ignore bf16",
+    "packed r8 zero3 c2 t2 p2 ring interleaved v2 m2 wrap:transformer clip every_2",
+    "llama r4 zero1 c2 ring lora norms m2 bf16",
+};
+
 // The first stages of pipelines may have nothing that is trained.
 const std::vector<std::string> kFrozenJobs{
     "gpt r2 ddp lora m2 clip",
@@ -546,6 +567,8 @@ class Line {
       set("strategy.tensor.degree", std::to_string(tensor_ = word[1] - '0'));
     else if (is_number(word, 'c'))
       set("strategy.context.degree", std::to_string(context_ = word[1] - '0'));
+    else if (word == "ring")
+      set("strategy.context.kind", word);
     else if (is_number(word, 'p'))
       set("strategy.pipeline.degree", std::to_string(pipeline_ = word[1] - '0'));
     else if (is_number(word, 'v'))
@@ -664,6 +687,7 @@ class Line {
 
 const std::vector<std::string>& mixed_jobs() { return kJobs; }
 const std::vector<std::string>& context_jobs() { return kContextJobs; }
+const std::vector<std::string>& ring_jobs() { return kRingJobs; }
 const std::vector<std::string>& frozen_jobs() { return kFrozenJobs; }
 const std::vector<std::string>& muon_jobs() { return kMuonJobs; }
 const std::vector<std::string>& piece_jobs() { return kPieceJobs; }

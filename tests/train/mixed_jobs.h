@@ -36,6 +36,8 @@ inline constexpr int kMixedSteps = 10;
 const std::vector<std::string>& mixed_jobs();
 /// Lines of models over sequences, which are cut over ranks.
 const std::vector<std::string>& context_jobs();
+/// The same, round rings.
+const std::vector<std::string>& ring_jobs();
 /// Lines that freeze parameters.
 const std::vector<std::string>& frozen_jobs();
 /// Lines of models whose values are split, joined, repeated for samples, transposed and sliced.

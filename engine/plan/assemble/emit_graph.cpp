@@ -269,6 +269,7 @@ void Emitter::collective_node(GraphMemory& memory, NodeId id, int micro_batch) {
     if (!(input == output)) copy(node.name, to.dtype, input, output);
     return all_reduce(node.name, to.dtype, node.axes, output);
   }
+  if (node.op == Op::shift) return collective(node.name, CollectiveKind::shift, to.dtype, node.axes, input, output, -1);
   const auto kind = node.op == Op::all_gather ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter;
   const auto dim = static_cast<int>(integer(node, "dim"));
   std::int64_t runs = 1;

@@ -14,7 +14,7 @@ using Note = Held::Note;
 using Content = Facts::Content::Kind;
 
 // What a collective makes of a value along an axis of its group; nothing: it is not for such values.
-std::optional<Held> effect(const Collective& collective, const Facts& facts, Axis axis) {
+std::optional<Held> effect(const Collective& collective, const Facts& facts, Axis axis, int ranks) {
   const auto& [placement, note] = facts.on(axis);
   const bool code = facts.is(Content::code), update = facts.is(Content::update);
   const bool summand = note == Note::none && placement.is_partial();
@@ -36,6 +36,10 @@ std::optional<Held> effect(const Collective& collective, const Facts& facts, Axi
     case CollectiveKind::all_to_all:
       if (summand && code) return Held(slice, Note::stacked);
       break;
+    case CollectiveKind::shift:
+      if (note == Note::none && placement.is_shard() && facts.is(Content::values) && facts.layout < 0)
+        return Held(placement.shifted(ranks));
+      break;
   }
   return std::nullopt;
 }
@@ -49,6 +53,8 @@ std::string_view verb_of(CollectiveKind kind) {
       return "gathers";
     case CollectiveKind::all_to_all:
       return "exchanges";
+    case CollectiveKind::shift:
+      return "sends on";
   }
   return "?";
 }
@@ -71,7 +77,8 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
   const std::int64_t width = size_of(collective.dtype);
   const bool scatters = collective.kind == CollectiveKind::reduce_scatter,
              gathers = collective.kind == CollectiveKind::all_gather;
-  if (collective.kind != CollectiveKind::all_reduce) {  // rank i's slice is of all of it
+  const bool of_slices = collective.kind != CollectiveKind::all_reduce && collective.kind != CollectiveKind::shift;
+  if (of_slices) {  // rank i's slice is of all of it
     const bool of_whole = scatters && collective.dim < 0;
     const auto is_slice = [](const FactRange& piece) {
       return piece.facts.layout >= 0 && !piece.facts.is(Content::update);
@@ -87,7 +94,7 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
   for (Axis axis : plan_.mesh.active(collective.axes)) {
     bool told = false;
     for (FactRange& piece : pieces) {
-      const std::optional<Held> held = effect(collective, piece.facts, axis);
+      const std::optional<Held> held = effect(collective, piece.facts, axis, plan_.mesh.size(axis));
       if (!held && !std::exchange(told, true))
         mix(i, axis, std::string(verb_of(collective.kind)) + " what is " + piece.facts.along(axis));
       piece.facts.on(axis) = held.value_or(Held());

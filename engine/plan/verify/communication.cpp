@@ -187,6 +187,8 @@ class Play {
         return out == n * in;
       case CollectiveKind::all_to_all:
         return in == out && in % n == 0;
+      case CollectiveKind::shift:
+        return in == out && mine.input.region.buffer != mine.output.region.buffer;
       case CollectiveKind::all_reduce:
         return mine.input.region == mine.output.region;  // in place
     }

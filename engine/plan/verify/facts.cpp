@@ -1,6 +1,8 @@
 // Facts, layouts, and what the rules of ops say of them.
 #include "engine/plan/verify/facts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "engine/ops/op_def.h"
@@ -96,9 +98,14 @@ std::string Facts::along(Axis axis) const {
   if (placement.is_replicate())
     return axis == Axis::pipeline && stages >= 0 ? "shared by some stages" : "the same on all";
   if (layout >= 0) return "a slice";
-  return "cut by " + std::string(placement.dim == 0             ? "rows"
-                                 : placement.dim == Held::kLast ? "columns"
-                                                                : "a dim between");
+  std::string text = "cut by " + std::string(placement.dim == 0             ? "rows"
+                                             : placement.dim == Held::kLast ? "columns"
+                                                                            : "a dim between");
+  if (placement.is_zigzag()) text += " zigzag";
+  if (placement.turn != 0) text += ", of the rank " + std::to_string(placement.turn) + " before";
+  if (placement.terms != Placement::Terms{})
+    text += fmt::format(", of steps {} to {} of the ring", placement.terms.first, placement.terms.last - 1);
+  return text;
 }
 
 // ---- Facts
@@ -132,7 +139,9 @@ Facts merged(const FactRanges& pieces) {
 
 FactRanges resized(FactRanges pieces, std::int64_t from, std::int64_t to) {
   for (FactRange& piece : pieces) {
-    for (std::int64_t* bytes : {&piece.first, &piece.last, &piece.facts.base}) *bytes = *bytes / from * to;
+    Facts& facts = piece.facts;
+    for (std::int64_t* bytes : {&piece.first, &piece.last, &facts.base, &facts.run, &facts.row})
+      *bytes = *bytes / from * to;
   }
   return pieces;
 }

@@ -21,6 +21,7 @@ Prepared prepare_dropout(const Signature& signature, const Context& context) {
   args.sample = mask.sample;
   args.stride = mask.stride;
   args.columns = mask.columns;
+  args.halves = mask.zigzag;
   constexpr std::int64_t kGrain = 1024;  // elements
   const int threads = threads_for(4 * x.bytes(), context.threads);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, dropout);
@@ -28,6 +29,7 @@ Prepared prepare_dropout(const Signature& signature, const Context& context) {
     DropoutArgs now = args;
     now.step = static_cast<std::uint32_t>(*operand<std::int32_t>(call, 1));
     now.origin = call.origin;
+    now.odd = mask.odd(call.origin);
     now.x = operand<void>(call, 0);
     now.y = operand<void>(call, 2);
     parallel_ranges(elements, kGrain, threads, [&](std::int64_t begin, std::int64_t end) { loop(now, begin, end); });

@@ -106,7 +106,9 @@ template <typename T>
 void dropout_of(const DropoutArgs& args, std::int64_t begin, std::int64_t end) {
   const Mask mask(args);
   while (begin < end) {
-    const std::int64_t column = begin % args.columns, place = args.origin + begin / args.columns * args.stride + column;
+    const std::int64_t column = begin % args.columns, row = begin / args.columns;
+    const std::int64_t start = args.halves ? row / 2 * args.stride + row % 2 * args.odd : row * args.stride;
+    const std::int64_t place = args.origin + start + column;
     const std::int64_t first = place % args.sample;
     std::int64_t count = end - begin;
     if (count > args.columns - column) count = args.columns - column;

@@ -13,8 +13,11 @@ struct DropoutArgs {
   std::uint32_t step = 0;
   std::uint32_t threshold = 0;  ///< words from here on keep
   float scale = 1;
-  // Where element i of x lies in the whole batch: origin + i / columns · stride + i mod columns.
+  // Where element i of x lies in the whole batch: origin + i / columns · stride + i mod columns. Where rows are the two
+  // halves of zigzag parts, row r begins at origin + r / 2 · stride, odd ones `odd` further.
   std::int64_t origin = 0, columns = 1, stride = 1;
+  bool halves = false;
+  std::int64_t odd = 0;
   std::int64_t sample = 1;  ///< elements of a whole sample
   const void* x = nullptr;
   void* y = nullptr;

@@ -137,11 +137,16 @@ Prepared prepare_positions(const Signature& signature, const Context& context) {
   const bool partial = flag(signature, "partial");
   const int threads = threads_for(2 * bytes, context.threads);
   return make_kernel([=](const Call& call) {
-    const std::int64_t first = positions_first_row(signature, call.origin + (at ? *operand<std::int32_t>(call, 1) : 0));
-    if (partial && call.origin >= rows)
-      std::memset(operand<char>(call, out), 0, static_cast<std::size_t>(bytes));
-    else
-      copy_bytes(operand<char>(call, 0) + first * row_bytes, operand<char>(call, out), bytes, threads);
+    char* to = operand<char>(call, out);
+    if (partial && call.origin >= rows) {
+      std::memset(to, 0, static_cast<std::size_t>(bytes));
+      return;
+    }
+    for (const PositionRows& run :
+         positions_rows(signature, call.origin + (at ? *operand<std::int32_t>(call, 1) : 0))) {
+      copy_bytes(operand<char>(call, 0) + run.first * row_bytes, to, run.count * row_bytes, threads);
+      to += run.count * row_bytes;
+    }
   });
 }
 
@@ -157,18 +162,24 @@ Prepared prepare_positions_grad(const Signature& signature, const Context& conte
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, sum_indexed_rows);
   return make_kernel([=](const Call& call) {
     static constexpr std::int32_t kFirst[1] = {0};
-    const std::int64_t first = positions_first_row(signature, call.origin) * dweight_row, last = first + used;
-    const void* dy_all = operand<char>(call, 0);
+    const char* dy_run = operand<char>(call, 0);
     char* const target = operand<char>(call, 1);
-    // Elements of dweight count from `first` on where they are dy's, so that the loop takes both from the same place.
-    parallel_ranges(all, 64, threads, [&](std::int64_t begin, std::int64_t end) {
-      const std::int64_t from = std::clamp(first, begin, end), to = std::clamp(last, begin, end);
-      if (from < to)
-        loop(bf16_x, bf16_y, dy_all, kFirst, 1, target + first * width, 0, accumulate, from - first, to - first);
-      if (accumulate) return;
-      if (begin < from) loop(bf16_x, bf16_y, dy_all, kFirst, 0, target, 0, false, begin, from);
-      if (to < end) loop(bf16_x, bf16_y, dy_all, kFirst, 0, target, 0, false, to, end);
-    });
+    bool adds = accumulate;  // the second run adds to what the first has cleared
+    for (const PositionRows& run : positions_rows(signature, call.origin)) {
+      const std::int64_t first = run.first * dweight_row, last = first + run.count * dweight_row;
+      if (run.count == 0) continue;
+      // Elements of dweight count from `first` on where they are dy's, so that the loop takes both from the same place.
+      parallel_ranges(all, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+        const std::int64_t from = std::clamp(first, begin, end), to = std::clamp(last, begin, end);
+        if (from < to)
+          loop(bf16_x, bf16_y, dy_run, kFirst, 1, target + first * width, 0, adds, from - first, to - first);
+        if (adds) return;
+        if (begin < from) loop(bf16_x, bf16_y, dy_run, kFirst, 0, target, 0, false, begin, from);
+        if (to < end) loop(bf16_x, bf16_y, dy_run, kFirst, 0, target, 0, false, to, end);
+      });
+      dy_run += run.count * dweight_row * (bf16_x ? 2 : 4);
+      adds = true;
+    }
   });
 }
 
@@ -180,10 +191,15 @@ Prepared prepare_document_positions(const Signature& signature, const Context&) 
                    runs);
     auto* const ids = operand<std::int32_t>(call, 1);
     std::fill_n(ids, shape.batch * shape.seq, static_cast<std::int32_t>(shape.offset));
-    for (const DocumentRun& run : runs) {
-      const std::int64_t first = std::max(run.begin, call.origin), end = std::min(run.end, call.origin + shape.seq);
+    const auto part = [&](const DocumentRun& run, std::int64_t origin, std::int64_t count, std::int32_t* to) {
+      const std::int64_t first = std::max(run.begin, origin), end = std::min(run.end, origin + count);
       for (std::int64_t i = first; i < end; ++i)
-        ids[run.sample * shape.seq + i - call.origin] = static_cast<std::int32_t>(shape.offset + i - run.begin);
+        to[run.sample * shape.seq + i - origin] = static_cast<std::int32_t>(shape.offset + i - run.begin);
+    };
+    const std::int64_t half = shape.zigzag ? shape.seq / 2 : 0;
+    for (const DocumentRun& run : runs) {
+      part(run, call.origin, shape.seq - half, ids);
+      if (half > 0) part(run, shape.all - call.origin - half, half, ids + half);
     }
   });
 }

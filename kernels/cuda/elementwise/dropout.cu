@@ -41,6 +41,8 @@ struct Mask {
   std::int64_t count;   ///< elements here
   Divisor columns;      ///< elements that lie side by side in the whole batch
   std::int64_t stride;  ///< from such a run to the next
+  bool zigzag;          ///< of two runs the second begins `odd` later than the first
+  std::int64_t odd;
   Divisor sample;
 };
 
@@ -54,7 +56,9 @@ __device__ __forceinline__ Place place_of(const Mask& mask, std::int64_t origin,
   std::int64_t place = origin + index;
   if (mask.columns.by < mask.count) {
     const Divisor::Result at = mask.columns(index);
-    place = origin + at.quotient * mask.stride + at.remainder;
+    const std::int64_t start =
+        mask.zigzag ? at.quotient / 2 * mask.stride + at.quotient % 2 * mask.odd : at.quotient * mask.stride;
+    place = origin + start + at.remainder;
   }
   const Divisor::Result in = mask.sample(place);
   return {in.quotient, in.remainder};
@@ -114,11 +118,15 @@ Prepared prepare_dropout(const Signature& signature, const Context&) {
                   .count = elements,
                   .columns = Divisor(said.columns),
                   .stride = said.stride,
+                  .zigzag = said.zigzag,
+                  .odd = 0,
                   .sample = Divisor(std::max<std::int64_t>(said.sample, 1))};
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     const Grid grid{.blocks = blocks_for(elements, kThreads * kVector<T>), .threads = kThreads};
     return make_kernel([=](const Call& call) {
-      launch(call, grid, drop<T>, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 2), mask,
+      Mask now = mask;
+      now.odd = said.odd(call.origin);
+      launch(call, grid, drop<T>, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 2), now,
              call.origin);
     });
   });

@@ -63,15 +63,15 @@ __global__ void __launch_bounds__(kThreads) gather(const std::int32_t* ids, cons
 
 // Elements [first, first + used) of dweight are dy's; the others, where nothing is accumulated, 0. Blocks go over all
 // of dweight, or with `accumulate` over that part of it. Vectors lie alike in both where `first` is a whole number of
-// them.
+// them, if dy begins where one does (`vectors`).
 template <typename T, typename R>
-__global__ void __launch_bounds__(kThreads)
-    put_rows(const T* dy, R* dweight, std::int64_t first, std::int64_t used, std::int64_t all, bool accumulate) {
+__global__ void __launch_bounds__(kThreads) put_rows(const T* dy, R* dweight, std::int64_t first, std::int64_t used,
+                                                     std::int64_t all, bool accumulate, bool vectors) {
   constexpr int kN = 16 / static_cast<int>(sizeof(T) > sizeof(R) ? sizeof(T) : sizeof(R));
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t begin = accumulate ? first / kN * kN + at * kN : at * kN, last = first + used, end = begin + kN;
   const bool inside = begin >= first && end <= last, outside = end <= first || begin >= last;
-  if (end <= all && ((inside && first % kN == 0) || (outside && !accumulate))) {
+  if (end <= all && ((inside && vectors && first % kN == 0) || (outside && !accumulate))) {
     float v[kN] = {};
     if (inside) widen(load_packed<kN>(dy, (begin - first) / kN), v);
     if (accumulate) {
@@ -159,24 +159,30 @@ Prepared prepare_positions(const Signature& signature, const Context&) {
   const std::int64_t rows = weight.shape[0], row_bytes = weight.shape[1] * size_of(weight.dtype);
   const bool partial = flag(signature, "partial");
   return make_kernel([=](const Call& call) {
-    const std::int64_t first = positions_first_row(signature, call.origin);
-    if (partial && call.origin >= rows)
+    if (partial && call.origin >= rows) {
       check(cudaMemsetAsync(operand<void>(call, 1), 0, bytes, stream_of(call)), "cudaMemsetAsync");
-    else
-      check(cudaMemcpyAsync(operand<void>(call, 1), operand<char>(call, 0) + first * row_bytes, bytes,
-                            cudaMemcpyDeviceToDevice, stream_of(call)),
+      return;
+    }
+    char* to = operand<char>(call, 1);
+    for (const PositionRows& run : positions_rows(signature, call.origin)) {
+      if (run.count == 0) continue;
+      check(cudaMemcpyAsync(to, operand<char>(call, 0) + run.first * row_bytes,
+                            static_cast<std::size_t>(run.count * row_bytes), cudaMemcpyDeviceToDevice, stream_of(call)),
             "cudaMemcpyAsync");
+      to += run.count * row_bytes;
+    }
   });
 }
 
 namespace {
 
 __global__ void __launch_bounds__(kThreads)
-    count_positions(const std::int32_t* documents, std::int32_t* ids, int seq, int all, int origin, int offset,
-                    std::int64_t count, Fault* fault) {
+    count_positions(const std::int32_t* documents, std::int32_t* ids, int seq, int all, int origin, bool zigzag,
+                    int offset, std::int64_t count, Fault* fault) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
-  const int position = origin + static_cast<int>(i % seq);
+  const int place = static_cast<int>(i % seq);
+  const int position = zigzag && place >= seq / 2 ? all - origin - seq + place : origin + place;
   const std::int32_t* const row = documents + i / seq * all;
   const std::int32_t number = row[position];
   check_document(fault, row, position, i / seq, all);
@@ -193,7 +199,8 @@ Prepared prepare_document_positions(const Signature& signature, const Context& c
     expect_document_origin(shape, call.origin);
     launch(call, {.blocks = blocks_for(count, kThreads), .threads = kThreads}, count_positions,
            operand<const std::int32_t>(call, 0), operand<std::int32_t>(call, 1), static_cast<int>(shape.seq),
-           static_cast<int>(shape.all), static_cast<int>(call.origin), static_cast<int>(shape.offset), count, fault);
+           static_cast<int>(shape.all), static_cast<int>(call.origin), shape.zigzag, static_cast<int>(shape.offset),
+           count, fault);
   });
 }
 
@@ -208,10 +215,17 @@ Prepared prepare_positions_grad(const Signature& signature, const Context&) {
     return with_reduce_type(reduce, [&]<typename R>(R) -> Prepared {
       const std::int64_t each = kThreads * 16 / static_cast<std::int64_t>(std::max(sizeof(T), sizeof(R)));
       // One vector more than `used` has: the first may begin before it.
-      const Grid grid{.blocks = blocks_for(accumulate ? used + each / kThreads : all, each), .threads = kThreads};
       return make_kernel([=](const Call& call) {
-        const std::int64_t first = positions_first_row(signature, call.origin) * dim;
-        launch(call, grid, put_rows<T, R>, operand<T>(call, 0), operand<R>(call, 1), first, used, all, accumulate);
+        std::int64_t taken = 0;  // elements of dy; what comes behind the first run adds to what that one has cleared
+        for (const PositionRows& run : positions_rows(signature, call.origin)) {
+          const std::int64_t mine = run.count * dim;
+          if (mine == 0) continue;
+          const bool adds = accumulate || taken > 0;
+          const Grid grid{.blocks = blocks_for(adds ? mine + each / kThreads : all, each), .threads = kThreads};
+          launch(call, grid, put_rows<T, R>, operand<T>(call, 0) + taken, operand<R>(call, 1), run.first * dim, mine,
+                 all, adds, taken * static_cast<std::int64_t>(sizeof(T)) % 16 == 0);
+          taken += mine;
+        }
       });
     });
   });
@@ -228,7 +242,7 @@ Prepared prepare_parameter_grad(const Signature& signature, const Context&) {
       const std::int64_t each = kThreads * 16 / static_cast<std::int64_t>(std::max(sizeof(T), sizeof(R)));
       const Grid grid{.blocks = blocks_for(count, each), .threads = kThreads};
       return make_kernel([=](const Call& call) {
-        launch(call, grid, put_rows<T, R>, operand<T>(call, 0), operand<R>(call, 1), 0, count, count, accumulate);
+        launch(call, grid, put_rows<T, R>, operand<T>(call, 0), operand<R>(call, 1), 0, count, count, accumulate, true);
       });
     });
   });
