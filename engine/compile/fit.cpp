@@ -22,7 +22,7 @@ std::string size_text(std::int64_t bytes) { return bytes_text(static_cast<double
 std::int64_t divided_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
 
 struct Parameters {
-  std::int64_t trained = 0, frozen = 0;
+  std::int64_t trained = 0, frozen = 0, frozen_bytes = 0;
   // Of a trained one: the f32 weight, the optimizer's states, the gradient, and a copy to compute with where that has
   // another dtype.
   double bytes_of_trained = 0;
@@ -31,8 +31,14 @@ struct Parameters {
 Parameters parameters_of(const LoadedJob& loaded) {
   const Graph graph = whole_graph(loaded);
   Parameters result;
-  for (const Parameter& parameter : graph.parameters)
-    (parameter.trainable ? result.trained : result.frozen) += graph.value(parameter.value).shape().elements();
+  for (const Parameter& parameter : graph.parameters) {
+    const Value& value = graph.value(parameter.value);
+    if (parameter.trainable)
+      result.trained += value.shape().elements();
+    else
+      result.frozen_bytes += value.desc().bytes();
+  }
+  result.frozen = graph.num_parameters() - result.trained;
   const PrecisionJob& precision = loaded.job.precision;
   const std::int64_t compute = size_of(precision.compute);
   result.bytes_of_trained =
@@ -43,7 +49,7 @@ Parameters parameters_of(const LoadedJob& loaded) {
 // Of a rank, with the best sharding.
 std::int64_t least_bytes(const LoadedJob& loaded, const Parameters& parameters) {
   const auto trained = static_cast<std::int64_t>(static_cast<double>(parameters.trained) * parameters.bytes_of_trained);
-  return divided_up(trained + parameters.frozen * size_of(loaded.job.precision.compute), world_size_of(loaded.job));
+  return divided_up(trained + parameters.frozen_bytes, world_size_of(loaded.job));
 }
 
 std::int64_t ranks_of_node(const Job& job) { return std::max<std::int64_t>(1, world_size_of(job) / job.cluster.nodes); }
@@ -198,10 +204,11 @@ void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) 
                      least = least_bytes(loaded, parameters);
   if (least <= limit) return;
   const std::int64_t all = least * world, devices = divided_up(all, std::max<std::int64_t>(1, limit));
-  const std::string frozen = parameters.frozen == 0 ? ""
-                                                    : fmt::format(", and {} frozen ones ({} bytes each)",
-                                                                  count_text(static_cast<double>(parameters.frozen)),
-                                                                  size_of(job.precision.compute));
+  const std::string frozen =
+      parameters.frozen == 0
+          ? ""
+          : fmt::format(", and {} frozen ones ({:.3g} bytes each)", count_text(static_cast<double>(parameters.frozen)),
+                        static_cast<double>(parameters.frozen_bytes) / static_cast<double>(parameters.frozen));
   Diagnostic mistake = loaded.at(
       "cluster", fmt::format("the model is too large for {} rank{}: weights, gradients and optimizer states of {} "
                              "parameters{} need {} a rank with the best sharding ({:.4g} bytes a parameter), "

@@ -229,7 +229,7 @@ class Compilation {
       for (Parameter& parameter : graph.parameters) parameter.trainable = false;
     if (graphs.adapter.empty() && job_.adapter)
       for (const Parameter& parameter : graph.parameters)
-        if (parameter.value >= own && parameter.init.copy_of.empty())
+        if (parameter.value >= own && parameter.init.copy_of.empty() && !parameter.init.quantized)
           graphs.adapter.push_back(graph.value(parameter.value).name);
     // A checkpoint has whole tables, but for one of an adapter.
     if (purpose_ == Purpose::train || job_.adapter) raise(split_rows(loaded_, graph));

@@ -9,6 +9,7 @@
 #include "engine/compile/model_graph.h"
 #include "engine/transform/adapter.h"
 #include "engine/transform/dpo.h"
+#include "engine/transform/quantize.h"
 #include "engine/transform/trainable.h"
 #include "engine/transform/trained_rows.h"
 
@@ -57,6 +58,13 @@ std::vector<std::string> without(const std::vector<std::string>& globs, const st
   return left;
 }
 
+/// Where the job asks for it. Returns its mistakes.
+std::vector<Diagnostic> quantize(const LoadedJob& loaded, Graph& graph) {
+  const Quantization as = loaded.job.model.quantize;
+  if (as == Quantization::none) return {};
+  return located(loaded, "model.", quantize_frozen(graph, as));
+}
+
 }  // namespace
 
 std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, Mode mode) {
@@ -82,13 +90,13 @@ std::vector<Diagnostic> add_adapter(const LoadedJob& loaded, Graph& graph, const
   std::vector<SelectionMistake> mistakes = add_lora(graph, lora, options);
   if (options.mode != Mode::train && !mistakes.empty()) {
     const std::vector<std::string> there = without(lora.targets, mistakes);
-    if (there.empty()) return {};  // none of the targets is in this graph
+    if (there.empty()) return quantize(loaded, graph);  // none of the targets is in this graph
     if (there.size() < lora.targets.size()) {
       lora.targets = there;
       mistakes = add_lora(graph, lora, options);
     }
   }
-  return located(loaded, "adapter.", mistakes);
+  return mistakes.empty() ? quantize(loaded, graph) : located(loaded, "adapter.", mistakes);
 }
 
 }  // namespace

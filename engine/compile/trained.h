@@ -19,8 +19,8 @@ namespace trainer {
 std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, BuildOptions::Mode mode);
 
 /// Adds the job's adapter, if it has one, to a graph read for `options`, and beside a loss what the job's objective
-/// makes of it. Returns their mistakes; outside of Mode::train targets that the graph lacks are none. Parameters are
-/// trainable as `freeze` left them.
+/// makes of it, and quantizes what is frozen where the job says so. Returns their mistakes; outside of Mode::train
+/// targets that the graph lacks are none. Parameters are trainable as `freeze` left them.
 std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options);
 
 /// Gives rows of embeddings that the job trains parameters of their own (engine/transform/trained_rows.h), in a graph

@@ -360,6 +360,27 @@ OpRecord make(Op op) {
                        in("pre", "c [..., in]", "gelu"), out("dx", "c [..., in]")},
           .attributes = {flag("gelu", false)},
           .work = WorkClass::product};
+    case Op::quantized_linear:
+      return {.op = op,
+              .traits = {costly, scratch},
+              .operands = {in("x", "c [..., in]"), parameter("codes", "u8 [out, 64·b], as nf4 [out, 32·b]"),
+                           parameter("scales", "u8 [out, 4], as nf4 [out, b]"),
+                           parameter("groups", "u8 [⌈out / 256⌉, 8·b]", "nf4"), parameter("bias", "c [out]", "bias"),
+                           out("y", "c [..., out]")},
+              .attributes = {flag("nf4", false), flag("bias", true), flag("partial", false)},
+              .work = WorkClass::product,
+              .timed_as = "linear",
+              .note = "b blocks of 64 columns"};
+    case Op::quantized_linear_grad_input:
+      return {.op = op,
+              .traits = {backward, scratch},
+              .operands = {in("dy", "c [..., out]"), parameter("codes", "u8 [out, 64·b], as nf4 [out, 32·b]"),
+                           parameter("scales", "u8 [out, 4], as nf4 [out, b]"),
+                           parameter("groups", "u8 [⌈out / 256⌉, 8·b]", "nf4"), out("dx", "c [..., in]")},
+              .attributes = {flag("nf4", false)},
+              .work = WorkClass::product,
+              .timed_as = "linear_grad_input",
+              .note = "b blocks of 64 columns"};
     case Op::linear_grad_weight:
       return {.op = op,
               .traits = {backward, scratch},

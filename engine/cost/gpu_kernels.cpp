@@ -70,6 +70,14 @@ Product expert_product(const Signature& s, const Cost& cost) {
   return p;
 }
 
+Estimate plus(Estimate a, const Estimate& b) {
+  const double us = a.us + b.us;
+  a.spread = us > 0 ? (a.us * a.spread + b.us * b.spread) / us : 0;
+  if (b.us > a.us) a.bound = b.bound;
+  a.us = us;
+  return a;
+}
+
 Product linear_product(const Signature& s, const Cost& cost) {
   const auto& in = s.operands;
   if (s.op == Op::expert_linear || s.op == Op::expert_linear_grad_input || s.op == Op::expert_linear_grad_weight)
@@ -94,6 +102,24 @@ Product linear_product(const Signature& s, const Cost& cost) {
   return p;
 }
 
+// The weight is decoded into memory first, which is read again by the product.
+Estimate quantized_product(const DeviceModel& device, const Signature& s, const Cost& cost) {
+  const bool forward = s.op == Op::quantized_linear;
+  const Shape &from = s.operands.front().shape, &to = s.operands.back().shape;
+  const std::int64_t out = forward ? to[-1] : from[-1], inner = forward ? from[-1] : to[-1];
+  const auto plain = static_cast<double>(out * inner * size_of(s.operands.front().dtype));
+  Product p = product_of(s, cost, static_cast<int>(s.operands.size()) - 1);
+  p.m = from.rows();
+  p.n = forward ? out : inner;
+  p.k = forward ? inner : out;
+  p.alignment = row_alignment({out, inner}, p.dtype);
+  double parts = 0;
+  for (std::size_t i = 1; i + 1 < s.operands.size(); ++i)
+    if (s.operands[i].dtype == DType::u8) parts += static_cast<double>(s.operands[i].bytes());
+  p.operand_bytes += plain - parts;
+  return plus(gpu_product(device, p), stream(device, s, Cost{}, parts + plain));
+}
+
 // Implicit products over gathered patches.
 Product conv_product(const Signature& s, const Cost& cost) {
   constexpr double kGather = 0.8;  // of a plain product of that shape
@@ -108,14 +134,6 @@ Product conv_product(const Signature& s, const Cost& cost) {
   p.k = weight_gradient ? pixels : input_gradient ? weight[0] : patch;
   p.share = kGather;
   return p;
-}
-
-Estimate plus(Estimate a, const Estimate& b) {
-  const double us = a.us + b.us;
-  a.spread = us > 0 ? (a.us * a.spread + b.us * b.spread) / us : 0;
-  if (b.us > a.us) a.bound = b.bound;
-  a.us = us;
-  return a;
 }
 
 // Muon's products in bf16, at the rate of the last of a step of the matrix with the most; and what the operands move.
@@ -186,7 +204,9 @@ Estimate alone(const DeviceModel& device, const Signature& s) {
     case WorkClass::none:
       break;
     case WorkClass::product:
-      return gpu_product(device, linear_product(s, cost));
+      return s.op == Op::quantized_linear || s.op == Op::quantized_linear_grad_input
+                 ? quantized_product(device, s, cost)
+                 : gpu_product(device, linear_product(s, cost));
     case WorkClass::convolution:
       return gpu_product(device, conv_product(s, cost));
     case WorkClass::attention: {

@@ -55,9 +55,14 @@ class Profiling {
     for (std::size_t i = graph_.nodes.size(); i-- > 0;)
       for (ValueId input : graph_.nodes[i].inputs)
         reader[static_cast<std::size_t>(graph_.storage(input))] = piece_of_[i];
+    // Parts of quantized matrices, bytes, count as so many elements of the compute dtype as take their memory.
+    std::int64_t width = size_of(DType::f32);
+    for (const Parameter& parameter : graph_.parameters)
+      if (!parameter.init.quantized) width = std::min(width, size_of(graph_.value(parameter.value).dtype()));
     for (const Parameter& parameter : graph_.parameters) {
       const std::int32_t at = std::max(0, reader[static_cast<std::size_t>(parameter.value)]);
-      const std::int64_t elements = graph_.local_shape(parameter.value).elements();
+      const std::int64_t held = graph_.local_shape(parameter.value).elements(),
+                         elements = parameter.init.quantized ? (held + width - 1) / width : held;
       Piece& piece = profile_.pieces[static_cast<std::size_t>(at)];
       piece.parameters += elements;
       if (parameter.trainable) piece.trained += elements;

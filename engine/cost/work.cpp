@@ -151,6 +151,11 @@ Work of_product(const Signature& s) {
     return with_flops(s, "linear_grad_input", {shape(s, 0).rows(), last_shape(s)[-1], shape(s, 0)[-1]});
   if (s.op == Op::expert_linear || s.op == Op::expert_linear_grad_input || s.op == Op::expert_linear_grad_weight)
     return of_experts(s);
+  // Measured as those of plain weights: decoding is a few percent of them where there are many rows.
+  if (s.op == Op::quantized_linear)
+    return with_flops(s, "linear", {shape(s, 0).rows(), shape(s, 0)[-1], last_shape(s)[-1]});
+  if (s.op == Op::quantized_linear_grad_input)
+    return with_flops(s, "linear_grad_input", {shape(s, 0).rows(), last_shape(s)[-1], shape(s, 0)[-1]});
   CHECK(s.op == Op::linear_grad_weight, std::string(name_of(s.op)) + " is no product that has been measured");
   return of_grad_weight(s);
 }

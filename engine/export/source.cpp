@@ -16,6 +16,7 @@
 #include "engine/job/peft_config.h"
 #include "engine/job/yaml.h"
 #include "engine/train/base.h"
+#include "engine/train/quantized.h"
 #include "engine/transform/transform.h"
 
 namespace trainer::exporting {
@@ -98,7 +99,13 @@ void Source::merge(Adapter adapter) {
   if (folder_) files_ = from_base ? base_->path : path_;
   scale_ = static_cast<float>(adapter.scale());
   tensors_ = base_->tensors.tensors();
-  if (adapter.saved) tensors_ = named(adapter.saved->tensors);
+  if (adapter.saved) {
+    tensors_ = named(adapter.saved->tensors);
+    quantization_ = adapter.saved->quantization;
+    quantized_.insert(adapter.saved->quantized.begin(), adapter.saved->quantized.end());
+  }
+  for (TensorInfo& info : tensors_)
+    if (quantized_.contains(info.name)) info.dtype = DType::f32;
   for (const TensorInfo& info : adapter.tensors) {
     if (info.name.ends_with(kLoraA)) {
       take_pair(info.name.substr(0, info.name.size() - kLoraA.size()));
@@ -221,7 +228,8 @@ Precision Source::precision() const {
 void Source::read(const TensorInfo& tensor, const Range& range, void* out) const {
   const auto delta = deltas_.find(tensor.name);
   const auto rows = rows_.find(tensor.name);
-  if (delta == deltas_.end() && rows == rows_.end()) return store_of(tensor.name).read(tensor.name, range, out);
+  if (delta == deltas_.end() && rows == rows_.end() && !is_quantized(tensor.name))
+    return store_of(tensor.name).read(tensor.name, range, out);
   read_plain(tensor.name, range, static_cast<float*>(out));
   if (delta != deltas_.end()) add_delta(delta->second, range, static_cast<float*>(out));
   if (rows != rows_.end()) put_rows(rows->second, range, static_cast<float*>(out));
@@ -242,7 +250,13 @@ const checkpoint::TensorStore& Source::store_of(const std::string& tensor) const
   return weights_->tensors.find(tensor) != nullptr ? weights_->tensors : base_->tensors;
 }
 
+/// Of the base, and not trained in its place.
+bool Source::is_quantized(const std::string& tensor) const {
+  return quantized_.contains(tensor) && weights_->tensors.find(tensor) == nullptr;
+}
+
 void Source::read_plain(const std::string& tensor, const Range& range, float* out) const {
+  if (is_quantized(tensor)) return read_dequantized(base_->tensors, tensor, quantization_, range, out);
   const checkpoint::TensorStore& store = store_of(tensor);
   const TensorInfo& own = *store.find(tensor);
   std::vector<std::byte> raw(static_cast<std::size_t>(range.size() * size_of(own.dtype)));

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,7 @@ class Source {
   void check_against_graph() const;
   std::vector<checkpoint::TensorInfo> named(const std::vector<std::string>& names) const;
   const checkpoint::TensorStore& store_of(const std::string& tensor) const;
+  bool is_quantized(const std::string& tensor) const;
   void read_plain(const std::string& tensor, const checkpoint::Range& range, float* out) const;
   void put_rows(const std::vector<TrainedRows>& all, const checkpoint::Range& range, float* values) const;
   void add_delta(const Delta& delta, const checkpoint::Range& range, float* values) const;
@@ -74,6 +76,8 @@ class Source {
   std::vector<checkpoint::TensorInfo> tensors_;
   std::map<std::string, Delta> deltas_;                   // by matrix
   std::map<std::string, std::vector<TrainedRows>> rows_;  // by table
+  Quantization quantization_ = Quantization::none;
+  std::set<std::string> quantized_;  // matrices of the base that the adapter was trained beside as quantized ones
   float scale_ = 0;
 };
 

@@ -35,6 +35,9 @@ std::string text_of(const Graph& graph, const Value& value) {
 
 std::string text_of(const Init& init) {
   if (init.sinusoids) return "sinusoids";
+  if (init.quantized)
+    return fmt::format("{} of {} as {}", name_of(init.quantized.kind), init.quantized.matrix,
+                       name_of(init.quantized.as));
   if (init.uniform > 0) return fmt::format("uniform {}", init.uniform);
   return init.stddev > 0 ? fmt::format("normal {}", init.stddev) : fmt::format("constant {}", init.constant);
 }
@@ -71,7 +74,13 @@ std::int32_t Graph::outermost(std::int32_t block) const {
 
 std::int64_t Graph::num_parameters() const {
   std::int64_t count = 0;
-  for (const Parameter& parameter : parameters) count += value(parameter.value).shape().elements();
+  for (const Parameter& parameter : parameters) {
+    const QuantizedPart& part = parameter.init.quantized;
+    if (!part)
+      count += value(parameter.value).shape().elements();
+    else if (part.kind == QuantizedPart::Kind::codes)
+      count += part.shape.elements();
+  }
   return count;
 }
 

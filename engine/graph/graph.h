@@ -10,6 +10,7 @@
 
 #include "engine/core/attributes.h"
 #include "engine/core/op.h"
+#include "engine/core/quantized.h"
 #include "engine/core/signature.h"
 #include "engine/core/spec.h"
 
@@ -89,6 +90,7 @@ struct Init {
   bool sinusoids = false;  ///< of a matrix: row p is sin(p·f_j) and behind them cos(p·f_j), f from 1 to 1/10000
   std::string norms_of{};  ///< the norm of each row of this parameter, which is loaded before
   std::string copy_of{};   ///< this parameter as it starts
+  QuantizedPart quantized{};  ///< it holds a part of a matrix that is loaded
 };
 
 struct Parameter {
@@ -151,7 +153,7 @@ struct Graph {
   ValueId storage(ValueId id) const { return value(id).alias_of == kNone ? id : value(id).alias_of; }
   /// The block around `block` that is in no other; kNone of kNone.
   std::int32_t outermost(std::int32_t block) const;
-  /// Number of elements of all parameters.
+  /// Number of elements of all parameters; of a quantized matrix those of the matrix.
   std::int64_t num_parameters() const;
 };
 

@@ -77,8 +77,9 @@ const Row kKeys[] = {
     {"bf16 fp16 fp32 tf32 mixed_precision amp dtype torch_dtype autocast half param_dtype compute_dtype bfloat16 "
      "float16",
      {"precision.compute", "f32, bf16 or f16"}},
-    {"fp8 float8 load_in_8bit load_in_4bit quantization quantize",
-     {"", "weights and activations are f32, bf16 or f16"}},
+    {"fp8 float8", {"", "weights and activations are f32, bf16 or f16"}},
+    {"load_in_8bit load_in_4bit bnb_4bit_quant_type quantization quantize",
+     {"model.quantize", "int8 or nf4, of weights that are frozen beside an adapter"}},
     {"loss_scaling grad_scaler gradscaler initial_scale_power", {"precision.loss_scale", ""}},
     {"gradient_checkpointing grad_checkpointing activation_checkpoint remat recompute recomputation "
      "recompute_granularity "
@@ -169,7 +170,7 @@ const Row kKeys[] = {
     {"flash_attention attn_implementation use_flash_attn flash_attn use_flash_attention",
      {"", "attention never stores its probabilities; there is nothing to turn on"}},
     {"lora peft peft_config lora_config adapters", {"adapter", kAdapter}},
-    {"qlora", {"adapter", "LoRA; weights of four bits are not supported"}},
+    {"qlora", {"adapter", "LoRA; model.quantize: nf4 holds the frozen weights in four bits"}},
     {"lora_r lora_rank", {"adapter.rank", kAdapter}},
     {"lora_alpha", {"adapter.alpha", kAdapter}},
     {"lora_dropout", {"adapter.dropout", kAdapter}},
@@ -265,7 +266,7 @@ constexpr std::string_view kNoBpe =
     "give the path of its tokenizer.json, or tokenize the text beforehand and read the ids with data.format: tokens";
 
 const ValueRow kValues[] = {
-    {"adapter.kind", "dora qlora", {"lora", "only LoRA is built"}},
+    {"adapter.kind", "dora qlora", {"lora", "DoRA is adapter.magnitude: true, QLoRA model.quantize: nf4"}},
     {"adapter.targets", "all linear all_linear", {"all-linear", ""}},
     {"cluster.device", "gpu gpus nvidia cuda:0 cuda:1", {"cuda", ""}},
     {"cluster.device", "mps tpu rocm amd xpu hip metal", {"", "CPUs and NVIDIA GPUs are supported"}},

@@ -112,6 +112,10 @@ Fields model() {
                {map(values())}, "{}"),
       optional("init_from", "Initial weights: a checkpoint directory, a .safetensors file or a model folder.",
                {null(), text()}, "null"),
+      optional("quantize",
+               "How frozen matrices of linears are held beside an adapter: as they are; int8: eight bits an element, a "
+               "scale for each row; nf4: four bits, a scale of eight bits for each 64 (QLoRA, Dettmers et al. 2023).",
+               {word(words<Quantization>())}, "none"),
   };
 }
 

@@ -19,6 +19,7 @@
 
 #include "engine/core/dtype.h"
 #include "engine/core/error.h"
+#include "engine/core/quantized.h"
 #include "engine/job/family.h"
 #include "engine/job/param_value.h"
 #include "engine/job/strategy_job.h"
@@ -33,6 +34,7 @@ struct ModelJob {
   std::optional<std::string> init_from;    ///< checkpoint directory, .safetensors file or model folder; of a job with a
                                            ///< `folder` whose weights are loaded that
   std::optional<ModelFolder> folder;       ///< of model.from: the graph and its params are what this says
+  Quantization quantize = Quantization::none;  ///< how frozen matrices of linears are held
 };
 
 /// Which of the model's own parameters are trained.
@@ -290,6 +292,7 @@ struct Job {
 };
 
 ValueNames<AdapterKind> names_of(AdapterKind);
+ValueNames<Quantization> names_of(Quantization);
 ValueNames<DataFormat> names_of(DataFormat);
 ValueNames<Tokenizer> names_of(Tokenizer);
 ValueNames<TokenType> names_of(TokenType);

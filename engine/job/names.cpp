@@ -4,6 +4,10 @@
 namespace trainer {
 
 ValueNames<AdapterKind> names_of(AdapterKind) { return {{AdapterKind::lora, "lora"}}; }
+ValueNames<Quantization> names_of(Quantization) {
+  using enum Quantization;
+  return {{none, "none"}, {int8, "int8"}, {nf4, "nf4"}};
+}
 ValueNames<DataFormat> names_of(DataFormat) {
   using enum DataFormat;
   return {{text, "text"},        {tokens, "tokens"},         {table, "table"},

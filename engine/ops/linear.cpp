@@ -1,6 +1,8 @@
 // linear: y = x·Wᵀ + b over the last dim, with W [out, in] as PyTorch has it. Fusion (engine/transform/fuse.h) gives it
 // and the gradient of its input `gelu` (kernels/linear.h), where the device's kernels take it; it comes after
-// differentiation.
+// differentiation. quantized_linear is the same with W in parts (engine/core/quantized.h), which are cut as W would be:
+// a cut of W's rows is one of the rows of all parts, one of its columns one of the columns of all parts but the scales
+// of rows.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -33,32 +35,40 @@ bool has_gelu(const Node& node) { return flag(node, "gelu"); }
 
 /// By samples (or any leading dim); by columns: W's rows; by rows: W's columns, which leaves partial sums and so
 /// takes a bias on one rank alone (attribute `partial`), and no activation.
-Placed shard_linear(const Graph& graph, const Node& node, Placing in) {
+Placed shard_product(const Graph& graph, const Node& node, Placing in, bool gelu) {
   const int last = input_shape(graph, node, 0).rank() - 1;
   const bool bias = in.size() > 2;
   const Placement x = in[0], weight = in[1];
   if (x.is_shard() && x.dim < last && weight.is_replicate() && (!bias || in[2].is_replicate())) return all(node, x);
   if (x.is_replicate() && weight.is_shard(0) && (!bias || in[2] == weight)) return all(node, weight.moved_to(last));
-  if (has_gelu(node)) return {};  // of a sum that is not whole
+  if (gelu) return {};  // of a sum that is not whole
   const bool bias_once = !bias || (adds_once(node) && in[2].is_replicate());
   if (x.is_shard(last) && weight == x.moved_to(1) && bias_once) return all(node, Placement::partial());
   if (x.is_partial() && weight.is_replicate() && !bias) return all(node, x);
   return {};
 }
 
+Placed shard_linear(const Graph& graph, const Node& node, Placing in) {
+  return shard_product(graph, node, in, has_gelu(node));
+}
+
 /// Linear in dy. What the activation read, if there is one, must lie as the result does, or whole where that is a
 /// partial sum.
-Placed shard_grad_input(const Graph& graph, const Node& node, Placing in) {
+Placed shard_input_gradient(const Graph& graph, const Node& node, Placing in, bool gelu) {
   const int last = input_shape(graph, node, 0).rank() - 1;
   const Placement dy = in[0], weight = in[1];
   const auto made = [&](Placement dx) -> Placed {
-    if (has_gelu(node) && in[2] != (dx.is_partial() ? Placement::replicate() : dx)) return {};
+    if (gelu && in[2] != (dx.is_partial() ? Placement::replicate() : dx)) return {};
     return all(node, dx);
   };
   if (weight.is_replicate() && (dy.is_partial() || (dy.is_shard() && dy.dim < last))) return made(dy);
   if (dy.is_shard(last) && weight == dy.moved_to(0)) return made(Placement::partial());
   if (dy.is_replicate() && weight.is_shard(1)) return made(weight.moved_to(last));
   return {};
+}
+
+Placed shard_grad_input(const Graph& graph, const Node& node, Placing in) {
+  return shard_input_gradient(graph, node, in, has_gelu(node));
 }
 
 /// Outputs are dweight and, with a bias, dbias.
@@ -74,6 +84,47 @@ Placed shard_grad_weight(const Graph& graph, const Node& node, Placing in) {
     return outputs;
   }
   return {};
+}
+
+std::vector<ValueId> gradient_quantized_linear(GradientBuilder& build, const Node& node, OutputGradients dy) {
+  std::vector<ValueId> result(node.inputs.size(), kNone);
+  const bool nf4 = flag(node, "nf4");
+  const std::size_t parts = nf4 ? 3 : 2;
+  if (node.inputs.size() > 1 + parts) bias_gradient(build, node, dy[0], node.inputs.back(), -1);
+  if (!build.needed(node.inputs[0])) return result;
+  std::vector<ValueId> inputs{dy[0]};
+  for (std::size_t i = 1; i <= parts; ++i) inputs.push_back(node.inputs[i]);
+  result[0] = build.node(node, Op::quantized_linear_grad_input, {{"nf4", nf4}}, std::move(inputs),
+                         {input_desc(build.graph(), node, 0)})[0];
+  return result;
+}
+
+/// The placements of a node whose inputs 1, 2 and with `nf4` 3 are the parts of W, with one of W in their place;
+/// nothing where they are not cut as W is.
+std::optional<std::vector<Placement>> with_weight(const Node& node, Placing in) {
+  const bool nf4 = flag(node, "nf4");
+  const Placement codes = in[1];
+  if (codes.is_shard(1) && codes.parts != 1) return {};  // blocks of columns would be parted
+  const Placement scales = codes.is_shard(1) && !nf4 ? Placement::replicate() : codes;
+  if (in[2] != scales || (nf4 && in[3] != codes)) return {};
+  std::vector<Placement> placements{in[0], codes};
+  placements.insert(placements.end(), in.begin() + (nf4 ? 4 : 3), in.end());
+  return placements;
+}
+
+Placed shard_quantized_linear(const Graph& graph, const Node& node, Placing in) {
+  const auto placements = with_weight(node, in);
+  return placements ? shard_product(graph, node, *placements, false) : Placed();
+}
+
+Placed shard_quantized_grad_input(const Graph& graph, const Node& node, Placing in) {
+  const auto placements = with_weight(node, in);
+  return placements ? shard_input_gradient(graph, node, *placements, false) : Placed();
+}
+
+double quantized_flops(const Signature& s) {
+  const Shape &x = s.operands.front().shape, &y = s.operands.back().shape;
+  return 2.0 * static_cast<double>(x.elements()) * static_cast<double>(y[-1]);
 }
 
 double flops(const TensorDesc& rows, const TensorDesc& weight) {
@@ -98,6 +149,24 @@ OpDef linear_grad_input() {
   OpDef def{.op = Op::linear_grad_input};
   def.shard = shard_grad_input;
   def.flops = [](const Signature& s) { return flops(s.operands[0], s.operands[1]); };
+  return def;
+}
+
+OpDef quantized_linear() {
+  OpDef def{.op = Op::quantized_linear};
+  def.gradient = gradient_quantized_linear;
+  def.shard = shard_quantized_linear;
+  def.shard_by_origin = shard_once;
+  def.origin = origin_once;
+  def.localize = localize_once;
+  def.flops = quantized_flops;
+  return def;
+}
+
+OpDef quantized_linear_grad_input() {
+  OpDef def{.op = Op::quantized_linear_grad_input};
+  def.shard = shard_quantized_grad_input;
+  def.flops = quantized_flops;
   return def;
 }
 

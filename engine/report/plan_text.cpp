@@ -11,6 +11,7 @@
 #include "engine/report/choice.h"
 #include "engine/report/lifecycle.h"
 #include "engine/report/plan_report.h"
+#include "engine/report/quantized.h"
 #include "engine/report/table.h"
 #include "engine/report/units.h"
 #include "strategies/pipeline/print_table.h"
@@ -307,6 +308,9 @@ std::string plan_text(const Planned& one) {
     out += fmt::format("optimizers: {}\n", optimizers_line(compiled));
   if (const std::vector<StateCost> states = states_of(compiled); !states.empty())
     out += fmt::format("states:     {}\n", states_line(states));
+  if (const std::optional<QuantizedCost> quantized = quantized_of(compiled))
+    out += fmt::format("quantized:  {} weights of {} matrices as {}, {:.3f} bytes each\n", grouped(quantized->elements),
+                       quantized->matrices, name_of(quantized->as), quantized->bytes_per_element());
   out += fmt::format("a step:     {}", flops_text(compiled.flops_per_step));
   for (const Program& program : role.programs)
     out += fmt::format("{} {} {}", program.kind == role.programs.front().kind ? "; instructions:" : ",",

@@ -8,6 +8,7 @@
 #include "engine/report/choice.h"
 #include "engine/report/lifecycle.h"
 #include "engine/report/plan_report.h"
+#include "engine/report/quantized.h"
 
 namespace trainer::report {
 
@@ -17,6 +18,16 @@ namespace {
 Json without_bf16_json(const std::optional<WithoutBf16>& costs) {
   if (!costs) return nullptr;
   return {{"instruction_set", costs->isa}, {"peak_bytes_f32", costs->f32_bytes}, {"step_ms_f32", costs->f32_us * 1e-3}};
+}
+
+Json quantized_json(const CompiledJob& compiled) {
+  const std::optional<QuantizedCost> cost = quantized_of(compiled);
+  if (!cost) return nullptr;
+  return {{"as", name_of(cost->as)},
+          {"matrices", cost->matrices},
+          {"elements", cost->elements},
+          {"bytes", cost->bytes},
+          {"bytes_per_element", cost->bytes_per_element()}};
 }
 
 }  // namespace
@@ -49,6 +60,7 @@ Json plan_json(const Planned& one) {
           {"active_parameters", compiled.num_active},
           {"optimizers", optimizers_json(compiled)},
           {"states", states_json(compiled)},
+          {"quantized", quantized_json(compiled)},
           {"flops_per_step", compiled.flops_per_step},
           {"model_flops_per_step", compiled.model_flops_per_step},
           {"predicted", predicted_json(predicted)},

@@ -12,10 +12,10 @@
 #include "engine/core/check.h"
 #include "engine/core/error.h"
 #include "engine/core/narrow.h"
-#include "engine/core/rows_of.h"
 #include "engine/job/peft_config.h"
 #include "engine/train/non_finite.h"
 #include "engine/train/staging.h"
+#include "engine/train/stored.h"
 
 namespace trainer {
 namespace {
@@ -65,8 +65,18 @@ std::vector<std::string> model_parameters(const CompiledJob& compiled) {
   for (const Role& role : compiled.plan.roles)
     for (const Unit& unit : role.units)
       for (const UnitTensor& tensor : unit.tensors)
-        if (own(unit, tensor) && tensor.init.copy_of.empty()) names.insert(whole_name(tensor.name));
+        if (own(unit, tensor) && tensor.init.copy_of.empty()) names.insert(in_model(tensor).name);
   return {names.begin(), names.end()};
+}
+
+/// Sorted by name.
+std::map<std::string, Quantization> quantized_matrices(const CompiledJob& compiled) {
+  std::map<std::string, Quantization> matrices;
+  for (const Role& role : compiled.plan.roles)
+    for (const Unit& unit : role.units)
+      for (const UnitTensor& tensor : unit.tensors)
+        if (const QuantizedPart& part = tensor.init.quantized) matrices.emplace(part.matrix, part.as);
+  return matrices;
 }
 
 /// XXH3-128 of a line for each tensor, in the order of `names`: name, shape, and the XXH3-128 of its elements as
@@ -115,6 +125,10 @@ std::string another_base(const std::optional<SavedBase>& saved, const std::strin
 SavedBase base_of(const CompiledJob& compiled, const WeightSource& source, Communicator& communicator,
                   ControlChannel& channel) {
   SavedBase base{.hash = "", .from = source.path, .tensors = model_parameters(compiled)};
+  for (const auto& [matrix, as] : quantized_matrices(compiled)) {
+    base.quantization = as;
+    base.quantized.push_back(matrix);
+  }
   base.hash = hash_of_base(source.tensors, base.tensors, communicator, channel).hash;
   return base;
 }

@@ -33,6 +33,10 @@ class HeldBuffer {
       executor_.write(elements(run), raw.data());
     });
   }
+  /// The same of bytes. REQUIRES: that is what the buffer holds.
+  void write(const Piece& piece, const unsigned char* bytes) const {
+    each_run(piece, [&](ElementRange run, std::int64_t at) { executor_.write(elements(run), bytes + at); });
+  }
   void read(const Piece& piece, float* values) const {
     each_run(piece, [&](ElementRange run, std::int64_t at) {
       if (dtype() == DType::f32) return executor_.read(elements(run), values + at);

@@ -59,6 +59,7 @@ std::string non_finite_weight(const LoadedRank& loaded) {
   std::vector<float> values;
   for (const Unit& unit : model_units(loaded.executor.role()))
     for (const UnitTensor& tensor : unit.tensors) {
+      if (tensor.init.quantized) continue;  // of numbers that were finite
       const HeldBuffer buffer = parameters_of(loaded, unit);
       for (const Piece& piece : saved_pieces(unit, tensor, mesh, mesh.coordinates(loaded.rank)))
         for (const Piece& chunk : chunks_of(piece, kStagedElements)) {

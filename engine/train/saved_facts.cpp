@@ -44,6 +44,28 @@ std::map<std::string, std::string> optimizers_from(const Json& json) {
   return optimizers;
 }
 
+Json to_json(const SavedBase& base) {
+  Json json{{"hash", base.hash}, {"from", base.from}, {"tensors", base.tensors}};
+  if (base.quantization != Quantization::none)
+    json["quantized"] = {{"as", name_of(base.quantization)}, {"matrices", base.quantized}};
+  return json;
+}
+
+SavedBase base_from(const Json& json, const std::string& path) {
+  SavedBase base;
+  for (const auto& [key, text] : {std::pair("hash", &base.hash), std::pair("from", &base.from)})
+    *text = json.at(key).get<std::string>();
+  base.tensors = json.at("tensors").get<std::vector<std::string>>();
+  if (!json.contains("quantized")) return base;
+  const auto as = json["quantized"].at("as").get<std::string>();
+  base.quantized = json["quantized"].at("matrices").get<std::vector<std::string>>();
+  for (const Quantization known : {Quantization::int8, Quantization::nf4})
+    if (as == name_of(known)) base.quantization = known;
+  if (base.quantization == Quantization::none)
+    throw DataError(path + ": the base of this adapter was quantized as " + as + ", which is not known here");
+  return base;
+}
+
 }  // namespace
 
 std::string canonical_json(const std::string& text) { return nlohmann::json::parse(text).dump(); }
@@ -54,8 +76,7 @@ std::string metadata_of(const SavedFacts& facts) {
   if (!facts.run_id.empty()) json["run"] = facts.run_id;
   if (facts.job) json["job"] = to_json(*facts.job);
   if (!facts.optimizers.empty()) json["optimizers"] = to_json(facts.optimizers);
-  if (facts.base)
-    json["base"] = {{"hash", facts.base->hash}, {"from", facts.base->from}, {"tensors", facts.base->tensors}};
+  if (facts.base) json["base"] = to_json(*facts.base);
   if (facts.val_loss) json["val_loss"] = *facts.val_loss;
   if (facts.after_skipped) json["after_skipped"] = true;
   if (facts.batches_left_out > 0) json["batches_left_out"] = facts.batches_left_out;
@@ -75,12 +96,7 @@ SavedFacts facts_of(const checkpoint::Manifest& manifest, const std::string& pat
     take(json, "run", facts.run_id);
     if (json.contains("job")) facts.job = job_from(json["job"]);
     if (json.contains("optimizers")) facts.optimizers = optimizers_from(json["optimizers"]);
-    if (json.contains("base")) {
-      SavedBase& base = facts.base.emplace();
-      for (const auto& [key, text] : {std::pair("hash", &base.hash), std::pair("from", &base.from)})
-        *text = json["base"].at(key).get<std::string>();
-      base.tensors = json["base"].at("tensors").get<std::vector<std::string>>();
-    }
+    if (json.contains("base")) facts.base = base_from(json["base"], path);
     if (json.contains("val_loss")) facts.val_loss = json["val_loss"].get<double>();
     take(json, "after_skipped", facts.after_skipped);
     take(json, "batches_left_out", facts.batches_left_out);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/checkpoint/manifest.h"
+#include "engine/core/quantized.h"
 
 namespace trainer {
 
@@ -27,6 +28,8 @@ struct SavedBase {
   std::string hash;
   std::string from;                  ///< where it was
   std::vector<std::string> tensors;  ///< names that the hash is over, in its order
+  Quantization quantization = Quantization::none;
+  std::vector<std::string> quantized{};  ///< matrices that were held so beside the adapter
 };
 
 struct SavedFacts {

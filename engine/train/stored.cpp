@@ -1,4 +1,4 @@
-// Rows of a table are a run of its flat elements.
+// Rows of a table are a run of its flat elements; a part of a quantized matrix is made of the matrix.
 #include "engine/train/stored.h"
 
 #include "engine/core/rows_of.h"
@@ -6,6 +6,7 @@
 namespace trainer {
 
 Stored in_model(const UnitTensor& tensor) {
+  if (tensor.init.quantized) return {tensor.init.quantized.matrix, tensor.init.quantized.shape, 0};
   const std::optional<RowsOf> rows = named_rows(tensor.name);
   if (!rows) return {tensor.name, tensor.spec.whole, 0};
   const std::int64_t columns = tensor.spec.whole[1];

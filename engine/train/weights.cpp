@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "engine/core/error.h"
@@ -11,6 +12,7 @@
 #include "engine/core/random.h"
 #include "engine/job/peft_config.h"
 #include "engine/train/held_buffer.h"
+#include "engine/train/quantized.h"
 #include "engine/train/staging.h"
 #include "engine/train/stored.h"
 
@@ -417,11 +419,18 @@ void load_weights(const LoadedRank& loaded, const checkpoint::TensorStore& tenso
   Loading loading(tensors, source);
   expect_weights(loading, loaded.plan, tensors, exact, wanted, copies);
   const std::vector<Unit> units = model_units(loaded.executor.role());
+  std::map<std::string, std::vector<HeldPart>> matrices;
   for_each_held(loaded, units, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
     if (!is_wanted(wanted, unit, tensor)) return;
+    if (tensor.init.quantized) {
+      matrices[tensor.init.quantized.matrix].push_back(
+          {tensor.init.quantized, parameters_of(loaded, unit), tensor.spec.whole, pieces});
+      return;
+    }
     const Stored stored = stored_in(tensors, tensor, copies);
     loading.read(stored.name, parameters_of(loaded, unit), pieces_in(stored, pieces));
   });
+  for (const auto& [name, parts] : matrices) load_quantized(tensors, source, parts);
 }
 
 void tell_passed_over(const checkpoint::NewestWhole& newest, const Tell& tell) {

@@ -122,6 +122,10 @@ Prepared prepare_linear_grad_input(const Signature& signature, const Context& co
 Prepared prepare_linear_grad_weight(const Signature& signature, const Context& context);
 Prepared prepare_pack_weight(const Signature& signature, const Context& context);
 std::int64_t linear_workspace(const Signature& signature, const Context& context);
+// kernels/quantized.h
+Prepared prepare_quantized_linear(const Signature& signature, const Context& context);
+Prepared prepare_quantized_linear_grad_input(const Signature& signature, const Context& context);
+std::int64_t quantized_linear_workspace(const Signature& signature, const Context& context);
 Layout linear_weight_layout(const Signature& signature, int operand);
 std::int64_t packed_weight_bytes(const TensorDesc& weight);
 

@@ -42,6 +42,9 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
       return expert_linear_workspace(s, context_);
     case Op::router_losses:
       return router_losses_workspace(s);
+    case Op::quantized_linear:
+    case Op::quantized_linear_grad_input:
+      return quantized_linear_workspace(s, context_);
     case Op::attention:
       return attention_workspace(s, context_);
     case Op::attention_grad:

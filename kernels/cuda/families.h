@@ -106,6 +106,9 @@ Prepared prepare_cast(const Signature& signature, const Context& context);
 Prepared prepare_linear(const Signature& signature, const Context& context);
 Prepared prepare_linear_grad_input(const Signature& signature, const Context& context);
 Prepared prepare_linear_grad_weight(const Signature& signature, const Context& context);
+// kernels/quantized.h
+Prepared prepare_quantized_linear(const Signature& signature, const Context& context);
+Prepared prepare_quantized_linear_grad_input(const Signature& signature, const Context& context);
 
 // kernels/loss.h
 Prepared prepare_cross_entropy(const Signature& signature, const Context& context);

@@ -19,6 +19,7 @@
 #include "kernels/cuda/norm/batch_norm.h"
 #include "kernels/cuda/optimizer/muon.h"
 #include "kernels/linear.h"
+#include "kernels/quantized_sizes.h"
 
 namespace trainer::kernels::cuda {
 namespace {
@@ -140,6 +141,11 @@ BlockWorkspace::BlockWorkspace(const Signature& s) {
   lse = take(chunk * a.heads * kF32), delta = take(chunk * a.heads * kF32);
 }
 
+std::int64_t dequantized_bytes(const Signature& s) {
+  const QuantizedSizes z = quantized_sizes(s);
+  return aligned(z.out * z.in * size_of(z.compute));
+}
+
 namespace {
 
 std::int64_t workspace(const Signature& s, int capability, int units) {
@@ -158,6 +164,9 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     }
     case Op::router_losses:
       return 2 * s.operands[0].shape[0] * kF64;
+    case Op::quantized_linear:
+    case Op::quantized_linear_grad_input:
+      return dequantized_bytes(s) + product_workspace(capability);
     case Op::attention:
       return attention_workspace(s);
     case Op::attention_grad:

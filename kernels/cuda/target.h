@@ -9,6 +9,9 @@ namespace trainer::kernels::cuda {
 /// Bytes that a matrix product may use of its launch's workspace.
 std::int64_t product_workspace(int capability);
 
+/// Bytes of the weight of quantized_linear or of its gradient in the compute dtype, with which its workspace begins.
+std::int64_t dequantized_bytes(const Signature& quantized);
+
 /// Whether linear_grad_weight makes the weight's gradient in f32, in its workspace first, because no product of these
 /// dtypes gives `r`: the product's result is c or f32.
 bool rounds_apart(const Signature& linear_grad_weight);

@@ -136,7 +136,7 @@ std::int64_t local_origin(const Graph& graph, const Node& node, std::span<const 
   if (node.op == Op::positions && flag(node, "partial")) return rank * graph.value(node.inputs[0]).shape()[0];
   if (node.op == Op::positions_grad && in[0].is_shard(0)) return rank * piece(0);
   if (node.op == Op::embedding && in[1].is_shard(0)) return rank * piece(1);
-  if (node.op == Op::linear && in[1].is_shard(1)) return rank;
+  if ((node.op == Op::linear || node.op == Op::quantized_linear) && in[1].is_shard(1)) return rank;
   const Shape& first = graph.value(node.inputs[0]).shape();
   if (node.op == Op::cross_entropy_grad && in[0].is_shard(first.rank() - 1)) return rank * first[-1] / kRanks;
   return 0;
@@ -312,6 +312,10 @@ std::vector<Case> cases() {
       make_case(Op::linear, {{"bias", true}, {"gelu", true}}, {{4, 2, 6}, {12, 6}, {12}}, {{4, 2, 12}}),
       make_case(Op::linear, {{"bias", true}, {"gelu", true}, {"pre", true}}, {{4, 2, 6}, {12, 6}, {12}},
                 {{4, 2, 12}, {4, 2, 12}}),
+      make_case(Op::quantized_linear, {{"nf4", false}, {"bias", false}}, {{4, 2, 128}, {12, 128}, {12, 4}},
+                {{4, 2, 12}}, {0, 256, 64}),
+      make_case(Op::quantized_linear, {{"nf4", true}, {"bias", true}, {"partial", true}},
+                {{4, 2, 128}, {512, 64}, {512, 2}, {2, 16}, {512}}, {{4, 2, 512}}, {0, 256, 256, 64, 0}),
       make_case(Op::linear_grad_input, {{"gelu", true}}, {{4, 2, 12}, {12, 6}, {4, 2, 6}}, {{4, 2, 6}}),
       make_case(Op::layer_norm, norm, {{4, 2, 6}, {6}, {6}}, {{4, 2, 6}, {8}, {8}}),
       make_case(Op::rms_norm, {{"eps", 1e-5}}, {{4, 2, 6}, {6}}, {{4, 2, 6}, {8}}),

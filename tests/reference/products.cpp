@@ -1,4 +1,7 @@
 // Products of matrices, lookups, and convolutions.
+#include <cmath>
+#include <cstring>
+
 #include "tests/reference/reference.h"
 
 namespace trainer::reference {
@@ -65,6 +68,82 @@ void linear(const Call& c) {
   }
   if (c.has("pre")) c.out[1].data = c.out[0].data;
   if (c.has("gelu")) gelu_of(Tensor(c.out[0]), c.out[0]);
+}
+
+namespace {
+
+// Dettmers et al., "QLoRA", 2023, appendix E.
+constexpr double kNf4[16] = {-1.0,
+                             -0.6961928009986877,
+                             -0.5250730514526367,
+                             -0.39491748809814453,
+                             -0.28444138169288635,
+                             -0.18477343022823334,
+                             -0.09105003625154495,
+                             0.0,
+                             0.07958029955625534,
+                             0.16093020141124725,
+                             0.24611230194568634,
+                             0.33791524171829224,
+                             0.44070982933044434,
+                             0.5626170039176941,
+                             0.7229568362236023,
+                             1.0};
+
+/// The signed dynamic code: a sign, zeros, a one, and the bits of a fraction. 0 is 0, and minus 0 means 1.
+double dynamic_value(int byte) {
+  if (byte == 0 || byte == 0x80) return byte == 0 ? 0 : 1;
+  int zeros = 0, magnitude = byte % 128;
+  while ((magnitude << zeros & 64) == 0) ++zeros;
+  const int steps = 64 >> zeros;
+  const double value = std::pow(10.0, -zeros) * (0.1 + 0.9 * (magnitude - steps + 0.5) / steps);
+  return byte < 128 ? value : -value;
+}
+
+double f32_at(const Tensor& bytes, std::int64_t i) {
+  std::uint32_t word = 0;
+  for (int k = 3; k >= 0; --k) word = word << 8 | static_cast<std::uint32_t>(bytes[4 * i + k]);
+  float value;
+  std::memcpy(&value, &word, sizeof value);
+  return static_cast<double>(value);
+}
+
+/// W [out, in] of the parts of a quantized linear.
+Tensor dequantized(const Call& c, std::int64_t out, std::int64_t in) {
+  const Tensor &codes = c.in[1], &scales = c.in[2];
+  const std::int64_t blocks = (in + 63) / 64;
+  Tensor w(Shape{out, in});
+  for (std::int64_t o = 0; o < out; ++o)
+    for (std::int64_t i = 0; i < in; ++i) {
+      if (!c.has("nf4")) {
+        const double code = codes[o * 64 * blocks + i];
+        w[o * in + i] = (code < 128 ? code : code - 256) * f32_at(scales, o);
+        continue;
+      }
+      const std::int64_t block = i / 64, inside = i % 64, group = o / 256 * blocks + block;
+      const int byte = static_cast<int>(codes[(o * blocks + block) * 32 + inside % 32]);
+      const double scale = f32_at(c.in[3], 2 * group + 1) +
+                           dynamic_value(static_cast<int>(scales[o * blocks + block])) * f32_at(c.in[3], 2 * group);
+      w[o * in + i] = kNf4[inside < 32 ? byte % 16 : byte / 16] * scale;
+    }
+  return w;
+}
+
+}  // namespace
+
+void quantized_linear(const Call& c) {
+  const std::int64_t in = c.in[0].shape[-1], out = c.out[0].shape[-1];
+  Attributes attributes = c.attributes;
+  attributes.set("bias", c.flag("bias", true));
+  std::vector<Tensor> operands{c.in[0], dequantized(c, out, in)};
+  if (c.flag("bias", true)) operands.push_back(c.in.back());
+  linear({attributes, operands, c.out, c.origin});
+}
+
+void quantized_linear_grad_input(const Call& c) {
+  const std::int64_t in = c.out[0].shape[-1], out = c.in[0].shape[-1];
+  const std::vector<Tensor> operands{c.in[0], dequantized(c, out, in)};
+  linear_grad_input({c.attributes, operands, c.out, c.origin});
 }
 
 void linear_grad_input(const Call& c) {

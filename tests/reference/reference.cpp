@@ -29,6 +29,10 @@ void dispatch(Op op, const Call& call) {
       return linear(call);
     case Op::linear_grad_input:
       return linear_grad_input(call);
+    case Op::quantized_linear:
+      return quantized_linear(call);
+    case Op::quantized_linear_grad_input:
+      return quantized_linear_grad_input(call);
     case Op::linear_grad_weight:
       return linear_grad_weight(call);
     case Op::bias_grad:

@@ -49,6 +49,8 @@ std::vector<Tensor> run(Op op, const Attributes& attributes, const std::vector<T
 // The ops themselves, by family.
 void linear(const Call&);
 void linear_grad_input(const Call&);
+void quantized_linear(const Call&);
+void quantized_linear_grad_input(const Call&);
 void linear_grad_weight(const Call&);
 void bias_grad(const Call&);
 void embedding(const Call&);

@@ -8,6 +8,7 @@
 #include <cpuid.h>
 #endif
 
+#include "engine/core/quantized.h"
 #include "kernels/cpu/gemm/blocking.h"
 #include "kernels/cpu/gemm/column_sums.h"
 #include "kernels/cpu/gemm/pairs_loops.h"
@@ -46,7 +47,9 @@ Rules rules_of(Method method, Isa isa) {
 }
 
 Blocking blocking_for(const Problem& problem, Method method, Isa isa, int threads) {
-  return blocking_of(problem, rules_of(method, isa), threads);
+  Rules rules = rules_of(method, isa);
+  if (problem.quantized.blocks > 0) rules.step_grain = kQuantizedBlock;  // a block of B begins with one of W
+  return blocking_of(problem, rules, threads);
 }
 
 /// Bytes for packing B first; 0 if the method takes it as it lies.
@@ -92,6 +95,7 @@ void run_row(const Problem& problem, Isa isa, int threads, unsigned char* scratc
 }  // namespace
 
 Method method_for(const Problem& problem, Isa isa) {
+  if (problem.quantized.blocks > 0) return Method::widen;
   const bool as_it_lies = problem.b_order == (problem.inputs_are_f32 ? Order::columns : Order::strips);
   if (problem.m == 1 && problem.a_order == Order::rows && as_it_lies) return Method::row;
   if (problem.inputs_are_f32 || isa < Isa::avx512_bf16) return Method::widen;

@@ -19,6 +19,14 @@ inline constexpr std::int64_t kStrip = 32;
 /// b(p, j) = b[p·ldb + j], `columns` b[j·ldb + p], `strips` (bf16 only) is as packed.h says, ldb unused.
 enum class Order : std::uint8_t { rows, columns, strips };
 
+/// W [out, in] in parts (engine/core/quantized.h), which is B: by columns in x·Wᵀ, by rows in dy·W.
+struct QuantizedMatrix {
+  std::int64_t blocks = 0;  ///< of a row; 0: B is not quantized
+  bool nf4 = false;         ///< else int8
+  const unsigned char *codes = nullptr, *scales = nullptr;
+  const float* groups = nullptr;  ///< of nf4
+};
+
 struct Problem {
   std::int64_t m = 0, n = 0, k = 0;
   bool inputs_are_f32 = false;  ///< A, B and bias; else bf16
@@ -28,6 +36,7 @@ struct Problem {
   const void* b = nullptr;
   std::int64_t ldb = 0;
   Order b_order = Order::strips;
+  QuantizedMatrix quantized{};  ///< in place of b and ldb
   void* c = nullptr;
   std::int64_t ldc = 0;
   bool c_is_f32 = false;       ///< else bf16

@@ -11,6 +11,7 @@
 #include "kernels/cpu/gemm/widen_loops.h"
 #include "kernels/cpu/gemm/finish.h"
 #include "kernels/cpu/gemm/packed.h"
+#include "kernels/cpu/gemm/quantized_blocks.h"
 #include "kernels/cpu/gemm/transpose.h"
 #include "kernels/cpu/runtime/vec.h"
 
@@ -226,9 +227,20 @@ struct Worker {
                           problem.m - row, steps_of(block), to);
   }
 
+  template <bool kNf4>
+  void decode_b(std::int64_t column, std::int64_t columns, std::int64_t step, std::int64_t steps) const {
+    if (problem.b_order == Order::columns)
+      decode_columns<kNf4>(problem.quantized, column, columns, step, steps, b);
+    else
+      decode_rows<kNf4>(problem.quantized, step, steps, column, b);
+  }
+
   void widen_b(std::int64_t strip, std::int64_t block) const {
     const std::int64_t step = block * blocking.depth, column = strip * kStrip,
                        columns = least(kStrip, problem.n - column);
+    if (problem.quantized.blocks > 0)
+      return problem.quantized.nf4 ? decode_b<true>(column, columns, step, steps_of(block))
+                                   : decode_b<false>(column, columns, step, steps_of(block));
     const T* from = static_cast<const T*>(problem.b);
     if (problem.b_order == Order::strips)
       widen_pairs(static_cast<const std::uint32_t*>(problem.b) + strip * gemm::packed_strip_words(problem.k) +
