@@ -125,7 +125,7 @@ ModelJob bind_model(Values& v, const LoadOptions& options, std::vector<Diagnosti
   model.with = bind_with(v);
   if (v.has("model.init_from")) model.init_from = v.file("model.init_from");
   if (v.has("model.from")) bind_folder(v, options, model, mistakes);
-  model.quantize = v.word<Quantization>("model.quantize");
+  if (v.right("model.quantize")) model.quantize = v.word<Quantization>("model.quantize");
   return model;
 }
 

@@ -90,7 +90,8 @@ std::vector<ValueId> gradient_quantized_linear(GradientBuilder& build, const Nod
   std::vector<ValueId> result(node.inputs.size(), kNone);
   const bool nf4 = flag(node, "nf4");
   const std::size_t parts = nf4 ? 3 : 2;
-  if (node.inputs.size() > 1 + parts) bias_gradient(build, node, dy[0], node.inputs.back(), -1);
+  if (node.inputs.size() > 1 + parts && build.needed(node.inputs.back()))
+    bias_gradient(build, node, dy[0], node.inputs.back(), -1);
   if (!build.needed(node.inputs[0])) return result;
   std::vector<ValueId> inputs{dy[0]};
   for (std::size_t i = 1; i <= parts; ++i) inputs.push_back(node.inputs[i]);

@@ -77,10 +77,10 @@ class Quantized {
   Quantized() { base = run(jobs.load("gpt2", "base", both(kModel, {"train.steps=0", "seed=5"}))).report.checkpoint; }
 
   LoadedJob load(const std::string& folder, const std::string& quantize, const Overrides& more = {}) const {
-    return jobs.load("gpt2", folder,
-                     both(both(kModel, {"adapter={rank: 4, alpha: 8}", "model.init_from=" + base,
-                                        "model.quantize=" + quantize, "train.optimizer.lr=0.05"}),
-                          more));
+    return jobs.load(
+        "gpt2", folder,
+        both(both(kModel, {"adapter={rank: 4, alpha: 8}", "model.init_from=" + base, "model.quantize=" + quantize}),
+             more));
   }
 
   /// The base with what `as` makes of its matrices in their place.
@@ -263,9 +263,8 @@ TEST_CASE("quantized weights are cut over the tensor axis where that leaves whol
     const Overrides model{std::string("model.with.dim=") + dim, "model.with.heads=4", "model.with.layers=1"};
     const std::string base =
         run(jobs.load("gpt2", std::string("base_") + as, both(model, {"train.steps=0"}))).report.checkpoint;
-    const Overrides all =
-        both(model, {"adapter={rank: 4, alpha: 8}", "model.init_from=" + base, std::string("model.quantize=") + as,
-                     "train.steps=3", "train.optimizer.lr=0.05"});
+    const Overrides all = both(model, {"adapter={rank: 4, alpha: 8}", "model.init_from=" + base,
+                                       std::string("model.quantize=") + as, "train.steps=3"});
     const Trained one = run(jobs.load("gpt2", std::string("one_") + as, all));
     for (const char* strategy : {"{tensor: 2}", "{tensor: {degree: 2, sequence_parallel: true}}"}) {
       std::filesystem::remove_all(jobs.path("two"));
