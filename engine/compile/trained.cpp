@@ -90,18 +90,17 @@ std::vector<Diagnostic> add_adapter(const LoadedJob& loaded, Graph& graph, const
   std::vector<SelectionMistake> mistakes = add_lora(graph, lora, options);
   if (options.mode != Mode::train && !mistakes.empty()) {
     const std::vector<std::string> there = without(lora.targets, mistakes);
-    if (there.empty()) return quantize(loaded, graph);  // none of the targets is in this graph
+    if (there.empty()) return {};  // none of the targets is in this graph
     if (there.size() < lora.targets.size()) {
       lora.targets = there;
       mistakes = add_lora(graph, lora, options);
     }
   }
-  return mistakes.empty() ? quantize(loaded, graph) : located(loaded, "adapter.", mistakes);
+  return located(loaded, "adapter.", mistakes);
 }
 
-}  // namespace
-
-std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
+/// Adapter and objective. Returns their mistakes.
+std::vector<Diagnostic> add_trained(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
   const ObjectiveJob& objective = loaded.job.train.objective;
   if (objective.kind != ObjectiveKind::dpo || graph.loss.sum == kNone) return add_adapter(loaded, graph, options);
   const std::vector<Node> model = graph.nodes;
@@ -112,6 +111,13 @@ std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const Build
   const std::optional<std::string> mistake = add_dpo(graph, model, trained, objective.beta);
   if (mistake) return {loaded.at("train.objective", *mistake)};
   return {};
+}
+
+}  // namespace
+
+std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
+  if (std::vector<Diagnostic> mistakes = add_trained(loaded, graph, options); !mistakes.empty()) return mistakes;
+  return quantize(loaded, graph);  // what policy and reference share, for both
 }
 
 std::vector<Diagnostic> split_rows(const LoadedJob& loaded, Graph& graph) {
