@@ -326,6 +326,10 @@ bool leaves_choices(const Job& job) {
 }
 
 CompiledJob choose(const LoadedJob& loaded, const Hardware& hardware) {
+  if (!loaded.job.strategy.pipeline.schedule_file.empty())
+    throw JobError({loaded.at("strategy.pipeline.schedule.file",
+                              "a schedule from a file belongs to one strategy: leave nothing of `strategy` and "
+                              "`activation_checkpointing` to auto")});
   if (std::optional<CompiledJob> alone = on_one_rank(loaded, hardware)) return std::move(*alone);
   CHECK(hardware.machine != nullptr, "a choice needs a machine to predict times for");
   return Choice(loaded, hardware).run();

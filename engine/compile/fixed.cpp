@@ -16,6 +16,8 @@
 #include "engine/compile/trained.h"
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
+#include "engine/core/error.h"
+#include "engine/core/file.h"
 #include "engine/core/glob.h"
 #include "engine/job/data_strategies.h"
 #include "engine/job/nearest_numbers.h"
@@ -31,6 +33,7 @@
 #include "engine/transform/transform.h"
 #include "strategies/context/context_parallel.h"
 #include "strategies/pipeline/chunks.h"
+#include "strategies/pipeline/schedule_file.h"
 #include "strategies/strategies.h"
 #include "strategies/tensor/tensor_parallel.h"
 #include "strategies/wrap.h"
@@ -117,10 +120,9 @@ class Compilation {
     const std::unique_ptr<DataStrategy> data = lay_out();
     const int data_ranks = mesh_.group_size(kBatchAxes);
     const std::int64_t rows = purpose_ == Purpose::score ? job_.train.batch.micro.value_or(1) : 1;
-    std::vector<BatchShape> candidates =
-        purpose_ == Purpose::sample || purpose_ == Purpose::score
-            ? std::vector<BatchShape>{{rows * data_ranks, rows, 1, data_ranks}}
-            : batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline));
+    std::vector<BatchShape> candidates = purpose_ == Purpose::sample || purpose_ == Purpose::score
+                                             ? std::vector<BatchShape>{{rows * data_ranks, rows, 1, data_ranks}}
+                                             : batches_of_schedule();
     CompiledJob best;
     for (const BatchShape& batch : candidates) {
       best = assemble_with(batch, *data);
@@ -134,7 +136,7 @@ class Compilation {
 
   std::int64_t least_bytes(const std::vector<int>& stages) {
     const std::unique_ptr<DataStrategy> data = lay_out();
-    const BatchShape batch = batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline)).front();
+    const BatchShape batch = batches_of_schedule().front();
     const Graphs graphs = graphs_of(batch);
     const std::unique_ptr<GradientCompression> compression = compression_of();
     const AssembleOptions options = options_of(graphs, batch, *data, compression.get());
@@ -150,7 +152,33 @@ class Compilation {
     mesh_ = laid_out ? mesh_of(loaded_) : Mesh{};
     if (purpose_ == Purpose::score && mesh_.group_size(kSequenceAxes) > 1)
       fail(loaded_, "strategy.context", "scoring does not cut sequences over ranks");
+    if (mesh_.size(Axis::pipeline) > 1 && !job_.strategy.pipeline.schedule_file.empty()) read_schedule();
     return strategies::data_strategy(laid_out ? job_.strategy.data : DataStrategyJob{}, mesh_.size(Axis::pipeline) > 1);
+  }
+
+  void read_schedule() {
+    const std::string& path = job_.strategy.pipeline.schedule_file;
+    try {
+      given_ = strategies::read_schedule(MappedFile(path).text(), path);
+    } catch (const DataError& error) {
+      fail(loaded_, "strategy.pipeline.schedule.file", error.what());
+    }
+    if (given_->stages() != mesh_.size(Axis::pipeline))
+      fail(loaded_, "strategy.pipeline.schedule.file",
+           fmt::format("{} has {} stages; strategy.pipeline.degree is {}", path, given_->stages(),
+                       mesh_.size(Axis::pipeline)));
+  }
+
+  std::vector<BatchShape> batches_of_schedule() const {
+    std::vector<BatchShape> all = batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline));
+    if (!given_) return all;
+    const int wanted = given_->micro_batches, made = all.front().micro_batches;
+    std::erase_if(all, [&](const BatchShape& batch) { return batch.micro_batches != wanted; });
+    if (all.empty())
+      fail(loaded_, "strategy.pipeline.schedule.file",
+           fmt::format("{} has {} micro-batches; train.batch gives {}", job_.strategy.pipeline.schedule_file, wanted,
+                       job_.train.batch.micro ? std::to_string(made) : "no such number"));
+    return all;
   }
 
   std::unique_ptr<GradientCompression> compression_of() const {
@@ -314,11 +342,13 @@ class Compilation {
   }
 
   int num_chunks() const {
+    if (given_) return given_->chunks();
     return mesh_.size(Axis::pipeline) *
            (mesh_.size(Axis::pipeline) > 1 ? static_cast<int>(job_.strategy.pipeline.virtual_stages) : 1);
   }
 
   Schedule schedule_of(const BatchShape& batch) const {
+    if (given_) return given_->schedule;
     const int stages = mesh_.size(Axis::pipeline), virtual_stages = num_chunks() / stages;
     const strategies::PipelineEntry& entry = strategies::pipeline_schedule(job_.strategy.pipeline.schedule, stages);
     if (const auto why = entry.refuses(stages, virtual_stages, batch.micro_batches))
@@ -383,6 +413,7 @@ class Compilation {
     result.host_bytes = host_bytes(result.peak_bytes());
     result.batch = batch;
     result.strategy = resolve_strategy(job_, mesh_, graphs.any(), graphs.begins);
+    if (given_) result.strategy.pipeline.virtual_stages = given_->chunks() / given_->stages();
     result.schedule = std::move(options.schedule);
     result.chunks = chunks_of(graphs.any(), result.schedule);
     add_graph_facts(graphs.any(), result);
@@ -426,6 +457,7 @@ class Compilation {
   const Purpose purpose_;
   const yaml::Node tree_;
   Mesh mesh_;
+  std::optional<strategies::GivenSchedule> given_;  // by a file
 };
 
 }  // namespace

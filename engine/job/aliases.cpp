@@ -370,7 +370,7 @@ const ValueRow kValues[] = {
      {"zb_h1", "there are zb_h1, zb_h2 and zb_v"}},
     {"strategy.pipeline.schedule", "zbv zbvzerobubble", {"zb_v", ""}},
     {"strategy.pipeline.schedule", "bfs loopedbfs", {"looped_bfs", ""}},
-    {"strategy.pipeline.schedule", "dualpipe dualpipe_v", {"", kNotThere}},
+    {"strategy.pipeline.schedule", "dualpipe dualpipev", {"dualpipe_v", "dualpipe_v holds the weights once"}},
     {"strategy.wrap.policy", "block blocks layer layers transformer_auto_wrap_policy", {"transformer", ""}},
     {"strategy.wrap.policy", "size_based_auto_wrap_policy buckets", {"size", ""}},
     {"checkpoint.format", "single safetensors consolidated", {"full", ""}},

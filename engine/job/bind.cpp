@@ -422,7 +422,7 @@ ContextStrategyJob bind_context(const Values& v) {
   return context;
 }
 
-PipelineStrategyJob bind_pipeline(const Values& v, FreeParts& free) {
+PipelineStrategyJob bind_pipeline(Values& v, FreeParts& free) {
   const std::string at = "strategy.pipeline.";
   PipelineStrategyJob pipeline;
   if (v.has("strategy.pipeline") && !v.is_section("strategy.pipeline"))
@@ -431,10 +431,14 @@ PipelineStrategyJob bind_pipeline(const Values& v, FreeParts& free) {
   free.pipeline = v.is(at + "degree", "auto");
   if (!free.pipeline) pipeline.degree = v.integer(at + "degree");
   if (pipeline.degree == 1 && !free.pipeline) return pipeline;
-  free.schedule = v.is(at + "schedule", "auto");
-  if (!free.schedule) pipeline.schedule = v.word<PipelineSchedule>(at + "schedule");
-  free.virtual_stages = v.is(at + "virtual_stages", "auto");
-  if (!free.virtual_stages) pipeline.virtual_stages = v.integer(at + "virtual_stages");
+  if (v.is_section(at + "schedule")) {
+    pipeline.schedule_file = *v.file(at + "schedule.file");
+  } else {
+    free.schedule = v.is(at + "schedule", "auto");
+    if (!free.schedule) pipeline.schedule = v.word<PipelineSchedule>(at + "schedule");
+    free.virtual_stages = v.is(at + "virtual_stages", "auto");
+    if (!free.virtual_stages) pipeline.virtual_stages = v.integer(at + "virtual_stages");
+  }
   if (free.pipeline) return pipeline;
   pipeline.split = v.texts(at + "split");
   pipeline.split_policy = pipeline.split.empty() ? v.word<SplitPolicy>(at + "split") : SplitPolicy::names;

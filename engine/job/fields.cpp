@@ -510,12 +510,20 @@ Fields virtual_stages_by_schedule() {
   return fields;
 }
 
+Fields schedule_file() {
+  return {required("file",
+                   "A line for each stage with its actions in order, as F0.1,B0.1: F forward, B backward, I and W its "
+                   "input and weight part; the micro-batch; the chunk.",
+                   {text()})};
+}
+
 Fields pipeline_strategy() {
   const std::string_view order = "Order of the micro-batches' forward and backward passes.";
   const Forms open{word({"auto"}), integer(1, kMostVirtualStages)};
   Fields fields{
       required("degree", "Stages.", {integer(1, kMostRanks), word({"auto"})}),
-      optional("schedule", order, {word(with_auto(words<PipelineSchedule>()))}, "1f1b").when_above("degree", 1),
+      optional("schedule", order, {word(with_auto(words<PipelineSchedule>())), section(schedule_file())}, "1f1b")
+          .when_above("degree", 1),
       optional("schedule", order, {word(with_auto(words<PipelineSchedule>()))}, "auto").when("degree", {"auto"}),
   };
   std::ranges::move(virtual_stages_by_schedule(), std::back_inserter(fields));

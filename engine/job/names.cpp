@@ -110,4 +110,8 @@ ValueNames<CheckpointFormat> names_of(CheckpointFormat) {
 }
 ValueNames<Goal> names_of(Goal) { return {{Goal::time, "time"}, {Goal::memory, "memory"}, {Goal::cost, "cost"}}; }
 
+std::string schedule_name(const PipelineStrategyJob& pipeline) {
+  return pipeline.schedule_file.empty() ? std::string(name_of(pipeline.schedule)) : pipeline.schedule_file;
+}
+
 }  // namespace trainer

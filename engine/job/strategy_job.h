@@ -71,11 +71,15 @@ enum class SplitPolicy : std::uint8_t { automatic, uniform, names };
 struct PipelineStrategyJob {
   std::optional<std::int64_t> degree = 1;  ///< none: all devices (`strategy: pipeline`)
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  std::string schedule_file;        ///< not empty: the schedule that stands there, which also says how many chunks
   std::int64_t virtual_stages = 1;  ///< chunks of a stage
   SplitPolicy split_policy = SplitPolicy::automatic;
   std::vector<std::string>
       split;  ///< names: the nodes or blocks that begin the chunks after the first, one less than chunks
 };
+
+/// Its name, or that of its file.
+std::string schedule_name(const PipelineStrategyJob& pipeline);
 
 enum class WrapPolicy : std::uint8_t { automatic, transformer, size, names, none };
 

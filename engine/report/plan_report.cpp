@@ -128,7 +128,7 @@ Json pipeline_json(const CompiledJob& compiled) {
   Json chunks = Json::array(), live = Json::array();
   for (const PipelineChunk& chunk : compiled.chunks) chunks.push_back({{"stage", chunk.stage}, {"parts", chunk.parts}});
   for (const StageTimes& stage : simulation.stages) live.push_back(stage.peak_activations);
-  return {{"schedule", name_of(compiled.strategy.pipeline.schedule)},
+  return {{"schedule", schedule_name(compiled.strategy.pipeline)},
           {"slots", simulation.makespan},
           {"bubble", simulation.bubble()},
           {"live_activations", live},
@@ -250,7 +250,7 @@ std::string strategy_line(const CompiledJob& compiled) {
     parts.push_back(fmt::format("context {}{}", mesh.size(Axis::context),
                                 strategy.context.kind == ContextKind::ring ? " (ring)" : ""));
   if (mesh.size(Axis::pipeline) > 1)
-    parts.push_back(fmt::format("pipeline {} ({})", mesh.size(Axis::pipeline), name_of(strategy.pipeline.schedule)));
+    parts.push_back(fmt::format("pipeline {} ({})", mesh.size(Axis::pipeline), schedule_name(strategy.pipeline)));
   return fmt::format("{}", fmt::join(parts, " × "));
 }
 

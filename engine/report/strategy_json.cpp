@@ -43,7 +43,11 @@ Json data_json(DataStrategyJob data, const Mesh& mesh) {
 }
 
 Json pipeline_json(const PipelineStrategyJob& pipeline, int degree) {
-  Json json{{"degree", degree}, {"schedule", text(pipeline.schedule)}, {"virtual_stages", pipeline.virtual_stages}};
+  Json json{{"degree", degree}};
+  if (pipeline.schedule_file.empty())
+    json.update({{"schedule", text(pipeline.schedule)}, {"virtual_stages", pipeline.virtual_stages}});
+  else
+    json["schedule"] = {{"file", pipeline.schedule_file}};
   json["split"] =
       pipeline.split_policy == SplitPolicy::names ? Json(pipeline.split) : Json(text(pipeline.split_policy));
   return json;

@@ -267,3 +267,29 @@ TEST_CASE("a plan's text with a changed letter is refused or another plan") {
   }
   MESSAGE(read << " of 600 were plans");
 }
+
+TEST_CASE("a schedule from a file makes the plan of the schedule that it is, or a mistake that says what differs") {
+  const TinyJobs jobs;
+  jobs.write("s.csv", "F0.0,F1.0,B0.0,F2.0,B1.0,F3.0,B2.0,B3.0\nF0.1,B0.1,F1.1,B1.1,F2.1,B2.1,F3.1,B3.1\n");
+  const auto load = [&](const std::string& schedule, const Overrides& more = {}) {
+    return jobs.load("gpt2", "run",
+                     both({"cluster.devices_per_node=2", "train.batch.global=4",
+                           "strategy={pipeline: {degree: 2, schedule: " + schedule + "}}"},
+                          more));
+  };
+  const std::string file = "{file: " + jobs.path("s.csv") + "}";
+  const CompiledJob given = compiled(load(file, {"train.batch.micro=1"}));
+  CHECK(print(given.plan) == print(compiled(load("1f1b", {"train.batch.micro=1"})).plan));
+  CHECK(compiled(load(file)).batch.micro_batches == 4);  // micro: auto
+  const auto mistake = [&](const std::string& schedule, const Overrides& more) {
+    return message_of<JobError>([&] { compiled(load(schedule, more)); });
+  };
+  CHECK(contains(mistake(file, {"train.batch.micro=2"}), "s.csv has 4 micro-batches; train.batch gives 2"));
+  CHECK(
+      contains(mistake(file, {"train.batch.global=6"}), "s.csv has 4 micro-batches; train.batch gives no such number"));
+  CHECK(contains(mistake(file, {"cluster.devices_per_node=4", "strategy.pipeline.degree=4"}),
+                 "s.csv has 2 stages; strategy.pipeline.degree is 4"));
+  CHECK(contains(mistake("{file: nothing.csv}", {}), "strategy.pipeline.schedule.file"));
+  CHECK(contains(mistake(file, {"strategy.pipeline.virtual_stages=1"}), "strategy.pipeline.virtual_stages"));
+  CHECK(contains(mistake(file, {"activation_checkpointing=auto"}), "belongs to one strategy"));
+}

@@ -340,7 +340,7 @@ Json page_pipeline(const CompiledJob& compiled) {
                                                   : fmt::format("{}, {} … {} ({} parts)", parts[0], parts[1],
                                                                 parts.back(), parts.size())}});
   }
-  return {{"schedule", name_of(compiled.strategy.pipeline.schedule)},
+  return {{"schedule", schedule_name(compiled.strategy.pipeline)},
           {"slots", simulation.makespan},
           {"bubble", simulation.bubble()},
           {"chunks", chunks},
