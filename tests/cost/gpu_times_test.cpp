@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/cost/collective_times.h"
+#include "engine/cost/cost_model.h"
 #include "engine/cost/gpu_attention.h"
 #include "engine/cost/gpu_gemm.h"
 #include "engine/cost/kernel_times.h"
