@@ -106,6 +106,8 @@ const std::vector<std::string> kJobs{
     "gpt r4 zero1 p2 dualpipe_v m4 clip ignore",
     "llama r4 ddp p4 dualpipe_v m8 selective sharded",
     "mlp r4 full_shard p2 dualpipe_v m2 bf16",
+    "packed r4 ddp p2 dualpipe_v m4 full",
+    "gpt r2 ddp p2 dualpipe_v m4 every_2",
     "mlp r8 zero2 t2 p2 zb_v m4 wrap:none clip selective bf16",
     "mlp r8 zero2 t4 m1 wrap:names sharded",
     "gpt r8 hybrid2 p2 zb_h2 m2 wrap:transformer every_2 drop bf16 sharded",
