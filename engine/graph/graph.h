@@ -87,9 +87,9 @@ struct Init {
   double stddev = 0;
   double constant = 0;
   double uniform = 0;
-  bool sinusoids = false;  ///< of a matrix: row p is sin(p·f_j) and behind them cos(p·f_j), f from 1 to 1/10000
-  std::string norms_of{};  ///< the norm of each row of this parameter, which is loaded before
-  std::string copy_of{};   ///< this parameter as it starts
+  bool sinusoids = false;     ///< of a matrix: row p is sin(p·f_j) and behind them cos(p·f_j), f from 1 to 1/10000
+  std::string norms_of{};     ///< the norm of each row of this parameter, which is loaded before
+  std::string copy_of{};      ///< this parameter as it starts
   QuantizedPart quantized{};  ///< it holds a part of a matrix that is loaded
 };
 

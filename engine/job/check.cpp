@@ -221,11 +221,12 @@ class Checker {
   bool is_wrong_anyway(const std::vector<const FieldDef*>& variants, const yaml::Node& node, const std::string& path) {
     std::vector<Form> forms;
     for (const FieldDef* variant : variants) forms.insert(forms.end(), variant->forms.begin(), variant->forms.end());
-    const auto is_scalar = [](const Form& form) {
+    const auto may_be_short = [](const Form& form) {
       using Kind = Form::Kind;
-      return form.kind != Kind::list && form.kind != Kind::map && form.kind != Kind::section && form.kind != Kind::tree;
+      return form.kind == Kind::list || form.kind == Kind::map || form.kind == Kind::tree ||
+             (form.kind == Kind::section && !form.shorthand.empty());
     };
-    if (!node.is_scalar() || !std::ranges::all_of(forms, is_scalar)) return false;
+    if (!node.is_scalar() || std::ranges::any_of(forms, may_be_short)) return false;
     if (std::ranges::any_of(forms, [&](const Form& form) { return accepts(form, node); })) return false;
     wrong(variants.size() == 1 ? forms : distinct(forms), node, path);
     return true;
@@ -299,6 +300,8 @@ class Checker {
                 .from = {},
                 .reason = path + " is not there"};
       }
+      if (found == nullptr && !condition.words.empty())
+        return {.truth = Truth::no, .num_met = num_met, .from = {}, .reason = path + " is a mapping"};
       ++num_met;
     }
     return {.truth = Truth::yes, .num_met = num_met, .from = {}, .reason = {}};

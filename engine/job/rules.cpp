@@ -404,8 +404,8 @@ class Rules {
     const bool wrong = checked_.doubtful.contains("adapter"), there = checked_.sections.contains("adapter");
     if (!there && !wrong && text("trainable") == "adapter")
       add("trainable", "the job has no adapter", "all, or a list of globs; or an adapter");
-    const bool doubtful = checked_.doubtful.contains("model") || checked_.doubtful.contains("model.quantize");
-    if (!there && !wrong && !doubtful && text("model.quantize") != "none")
+    const CheckedValue* quantize = checked_.find("model.quantize");
+    if (!there && !wrong && quantize != nullptr && quantize->node.text != "none")
       add("model.quantize",
           "weights are quantized beside an adapter: a checkpoint of the whole model would lose what "
           "rounding took",

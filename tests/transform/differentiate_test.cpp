@@ -340,7 +340,7 @@ TEST_CASE("what no rule covers is refused, naming the node and where it was writ
   } catch (const JobError& error) {
     const Diagnostic& diagnostic = error.diagnostics().front();
     CHECK(diagnostic.path == "wte");
-    CHECK(diagnostic.line == 13);
+    CHECK(diagnostic.line == 18);
     CHECK(diagnostic.message.find("tokens is a partial sum") != std::string::npos);
   }
 }
