@@ -19,6 +19,10 @@
 //                  sums[0] += Σ over samples of aux · E · Σ_e f_e P_e + z · (mean over positions of (log Σ exp
 //                  logits)²); sums[1] += the number of -1 in kept. f_e is the share of the sample's choices that are e,
 //                  P_e the mean over its positions of s_e / Σ s.
+//                  with `counts`   sums f64 [E] (in place): sums[e] += how many choices are e; logits are not read
+//                  with `balance`  sums f64 [E], scalars f32 [4], bias f32 [E] (in place) alone:
+//                                  bias[e] −= rate · sign(sums[e] − mean of sums), unless scalars.factor is 0: the step
+//                                  is left out
 // expert_linear    x c [..., in] or [..., k, in], choices i32 [..., k], weight c [E, out, in] → y c [..., k, out] or
 // [..., out]
 //                  y[t, j] = weight[choices[t, j]] · x[t] (or x[t, j]), 0 where that is -1; without k in y the sum over

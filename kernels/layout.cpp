@@ -68,6 +68,21 @@ SliceRows slice_rows(const Signature& s) {
   return rows;
 }
 
+ExpandRows expand_rows(const Signature& s) {
+  expect_operands(s, 3);
+  const TensorDesc &x = s.operands[0], &y = s.operands[2];
+  const auto dim = static_cast<int>(integer(s, "dim"));
+  CHECK(dim >= 0 && dim <= x.shape.rank() && y.shape.rank() == x.shape.rank() + 1,
+        describe(s) + ": y has one dim more than x");
+  for (int i = 0; i < x.shape.rank(); ++i)
+    CHECK(x.shape[i] == y.shape[i < dim ? i : i + 1], describe(s) + ": y differs from x in one dim");
+  expect_operand(s, 2, x.dtype, y.elements());
+  ExpandRows rows{.rows = 1, .copies = y.shape[dim], .width = x.bytes()};
+  for (int i = 0; i < dim; ++i) rows.rows *= x.shape[i];
+  if (rows.rows > 0) rows.width /= rows.rows;
+  return rows;
+}
+
 Strides transpose_strides(const Signature& s) {
   expect_operands(s, 2);
   const TensorDesc &x = s.operands[0], &y = s.operands[1];

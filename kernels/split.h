@@ -4,11 +4,12 @@
 //   split     x c [..., n₀ + n₁ + …, ...] → y₀ c [..., n₀, ...], y₁ c [..., n₁, ...], …
 //   concat    x₀ c [..., n₀, ...], x₁ c [..., n₁, ...], … → y c [..., n₀ + n₁ + …, ...]
 //
-// One piece alone, and a tensor once more for each sample:
+// One piece alone, and copies along another dim:
 //
 //   slice       x c [..., n, ...] → y c [..., size, ...]: places from `start` on
 //   slice_grad  dy c [..., size, ...] → dx c [..., n, ...]: 0 elsewhere
-//   expand      x c [...], like [batch, ...] → y c [batch, ...]; `like` is not read
+//   expand      x c [...], like [..., n, ...] → y c [..., n, ...]: n copies along dim `dim` (0 where absent), counted
+//               from 0; `like` is not read
 //
 // Bytes are copied as they are. No output may share memory with an input.
 #pragma once
@@ -34,5 +35,12 @@ struct SliceRows {
 };
 /// Of a slice or its gradient. Raises Bug where the piece is none of the whole.
 SliceRows slice_rows(const Signature& signature);
+
+/// An expand: `copies` of each row, which is what the dims from `dim` on hold, in bytes.
+struct ExpandRows {
+  std::int64_t rows = 0, copies = 0, width = 0;
+};
+/// Raises Bug where y is not x with another dim.
+ExpandRows expand_rows(const Signature& signature);
 
 }  // namespace trainer::kernels

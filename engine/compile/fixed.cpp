@@ -28,6 +28,7 @@
 #include "engine/plan/verify/verify.h"
 #include "engine/transform/cached.h"
 #include "engine/transform/distribute.h"
+#include "engine/transform/experts.h"
 #include "engine/transform/fuse.h"
 #include "engine/transform/ring.h"
 #include "engine/transform/transform.h"
@@ -328,7 +329,7 @@ class Compilation {
                                    "a larger train.batch.micro (on each rank, without sync) gives it more")});
     if (!record_of(job_.strategy.data).averages) return;
     for (const GraphState& state : graph.states)
-      if (state.initial)
+      if (state.initial && moves(graph, state))
         fail(loaded_, "strategy.data",
              fmt::format("ranks that train apart cannot keep {}, which is of the samples of all of them",
                          graph.value(state.value).name));

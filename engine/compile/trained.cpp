@@ -9,6 +9,7 @@
 #include "engine/compile/model_graph.h"
 #include "engine/transform/adapter.h"
 #include "engine/transform/dpo.h"
+#include "engine/transform/experts.h"
 #include "engine/transform/quantize.h"
 #include "engine/transform/trainable.h"
 #include "engine/transform/trained_rows.h"
@@ -74,6 +75,7 @@ std::vector<Diagnostic> freeze(const LoadedJob& loaded, Graph& graph, Mode mode)
     if (std::vector<std::string> head = parameters_of_head(graph); !head.empty())
       trainable = {Trainable::Mode::globs, std::move(head)};
   const std::vector<SelectionMistake> mistakes = set_trainable(graph, trainable);
+  hold_frozen_routers(graph);
   return mode == Mode::train ? located(loaded, "trainable", mistakes) : std::vector<Diagnostic>();
 }
 
@@ -82,10 +84,13 @@ namespace {
 std::vector<Diagnostic> add_adapter(const LoadedJob& loaded, Graph& graph, const BuildOptions& options) {
   if (!loaded.job.adapter) return {};
   for (const GraphState& state : graph.states)
-    if (state.initial)
+    if (state.initial && moves(graph, state))
       return {loaded.at("adapter", "a checkpoint of an adapter would lose what training does to " +
-                                       graph.value(state.value).name +
-                                       ": a model with batch_norm is trained without an adapter")};
+                                       graph.value(state.value).name + ": a model with " +
+                                       (is_router_bias(graph.value(state.value).name)
+                                            ? "routers that are trained and balanced by a bias"
+                                            : "batch_norm") +
+                                       " is trained without an adapter")};
   Lora lora = lora_of(*loaded.job.adapter);
   std::vector<SelectionMistake> mistakes = add_lora(graph, lora, options);
   if (options.mode != Mode::train && !mistakes.empty()) {

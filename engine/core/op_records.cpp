@@ -620,9 +620,12 @@ OpRecord make(Op op) {
     case Op::expand:
       return {.op = op,
               .traits = {graph_file},
-              .operands = {in("x", "c [...]"), in("like", "any [batch, ...] (not read)"), out("y", "c [batch, ...]")},
+              .operands = {in("x", "c [...]"), in("like", "any [..., n, ...] (not read)"), out("y", "c [..., n, ...]")},
+              .attributes = {both(integer("dim", std::int64_t{0}),
+                                  "the dim that the output has and x has not, as many places as there are in that dim "
+                                  "of the second input; counted from 0")},
               .timed_as = "copy",
-              .note = "x for each sample of like"};
+              .note = "x once for each place in dim `dim` of like, which y has"};
     case Op::transpose:
       return {.op = op,
               .traits = {graph_file},
@@ -739,9 +742,18 @@ OpRecord make(Op op) {
                                 "factor of a loss that is smallest where experts get equal shares; it "
                                 "adds to the gradient, and to aux_loss in the log"));
       attributes.push_back(file(real("z", 0.0), "factor of a loss of large logits, likewise"));
+      attributes.push_back(
+          file({.name = "balance", .type = Type::choice, .otherwise = std::string("none"), .choices = {"none", "bias"}},
+               "bias: experts are chosen by score + e_score_correction_bias, which no gradient moves; each step moves "
+               "it towards equal shares of the global batch"));
+      attributes.push_back(file(real("balance_rate", 0.001),
+                                "by how much, down for an expert with more than the mean, up for one with less; 0: "
+                                "it stays as it is"));
+      attributes.push_back(flag("biased", false));
       return {.op = op,
               .traits = {graph_file, composite},
               .operands = {in("x", "c [batch, seq, dim]"), parameter("weight", "c [experts, dim]"),
+                           in("e_score_correction_bias", "f32 [experts]", "biased"),
                            out("weights", "f32 [batch, seq, top_k]")},
               .attributes = attributes,
               .work = WorkClass::none};
@@ -795,12 +807,18 @@ OpRecord make(Op op) {
     case Op::router_losses:
       return {.op = op,
               .traits = {scratch},
-              .operands = {in("logits", "c [batch, seq, experts]"), in("choices", "i32 [batch, seq, k]"),
-                           in("kept", "i32 [batch, seq, k]", "capacity"), update("sums", "f64 [2]")},
-              .attributes = {score(false), real("aux", 0.0), real("z", 0.0), flag("capacity", false)},
-              .work = WorkClass::rows,
+              .operands = {in("logits", "c [batch, seq, experts]", "!balance"),
+                           in("choices", "i32 [batch, seq, k]", "!balance"),
+                           in("kept", "i32 [batch, seq, k]", "capacity"), update("sums", "f64 [2] or [experts]"),
+                           in("scalars", "f32 [4]", "balance"), update("bias", "f32 [experts]", "balance")},
+              .attributes = {score(false), real("aux", 0.0), real("z", 0.0), flag("capacity", false),
+                             flag("counts", false), flag("balance", false), real("rate", 0.0)},
+              .work = WorkClass::own,
               .timed_as = "cross_entropy",
-              .note = "adds the losses of each sample, and the number of choices in kept that are -1"};
+              .note =
+                  "adds the losses of each sample, and the number of choices in kept that are -1; `counts`: how "
+                  "many choices are each expert; `balance`: bias −= rate · sign(sum − mean of sums), where "
+                  "scalars.factor > 0"};
     case Op::expert_linear:
       return {.op = op,
               .traits = {costly, scratch},

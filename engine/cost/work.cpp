@@ -197,6 +197,8 @@ Work of_own(const Signature& s) {
       return {name_of(Op::cross_entropy_gathered), float_of(s), {shape(s, 2).elements()}, bytes_of(s)};
     case Op::correct_count_gathered:
       return {name_of(s.op), float_of(s), {shape(s, 1).elements()}, bytes_of(s)};
+    case Op::router_losses:
+      return flag(s, "balance") ? of_scalars(s, name_of(Op::loss_seed)) : by_rows(s, "cross_entropy", shape(s, 0));
     case Op::route_grad:
       return by_rows(s, "cross_entropy_grad", shape(s, 1));
     case Op::cast:

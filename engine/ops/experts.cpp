@@ -2,7 +2,9 @@
 //
 //   router    linear           x, weight → logits
 //             route            logits → weights, choices       the best k of each token; the gradient goes to their
-//             scores
+//             scores, and not to the bias
+//             router_losses    logits, choices → sums           of losses; with a bias that is to move, of choices by
+//             expert
 //   experts   expert_capacity  choices → kept                  with a capacity: -1 for what is over
 //             expert_linear    x, kept, gate_proj → gate       [..., k, hidden]; up likewise
 //             silu, mul, weigh gate, up, weights → h           weighed before the last product, so that only sums
@@ -39,6 +41,11 @@ Inference infer_router(const Attributes& given, std::span<const TensorDesc> inpu
   for (const char* name : {"score", "normalize", "scale", "groups", "top_groups", "aux", "z"})
     for (const auto& [key, value] : given.items())
       if (key == name) inference.attributes.set(key, value);
+  if (given.text("balance") == "bias") {
+    inference.attributes.set("biased", true);
+    inference.attributes.set("balance_rate", given.real("balance_rate"));
+    inference.states = {{std::string(kBalanceBias), {experts}, zeros_init()}};
+  }
   inference.parameters = {{"weight", {experts, x[2]}, matrix_init()}};
   inference.outputs = {{DType::f32, {x[0], x[1], top_k}}, {DType::i32, {x[0], x[1], top_k}}};
   inference.saved_names = {"choices"};
@@ -75,6 +82,8 @@ bool by_tokens(Placing in, int leading) {
          std::all_of(in.begin(), in.end(), [&](const Placement& other) { return other == in[0]; });
 }
 
+int last_of(const Graph& graph, ValueId value) { return graph.value(value).shape().rank() - 1; }
+
 std::vector<ValueId> gradient_route(GradientBuilder& build, const Node& node, OutputGradients dy) {
   std::vector<ValueId> result(node.inputs.size(), kNone);
   if (!build.needed(node.inputs[0])) return result;
@@ -110,12 +119,15 @@ Placed shard_route_grad(const Graph&, const Node& node, Placing in) {
   return {};
 }
 
+/// What counts within a sample takes whole ones. Each rank counts the choices that it has, whichever they are; a bias
+/// moves by the counts of all.
 Placed shard_samples(const Graph&, const Node& node, Placing in) {
+  if (node.op == Op::router_losses && flag(node, "balance")) return {};
+  if (node.op == Op::router_losses && flag(node, "counts") && in[0] == in[1] && by_tokens(in.first(2), 2))
+    return std::vector<Placement>{};
   const Placing batch = in.first(in.size() - (node.op == Op::router_losses ? 1 : 0));
   return in[0].is_shard(0) && by_tokens(batch, 1) ? all(node, in[0]) : Placed{};
 }
-
-int last_of(const Graph& graph, ValueId value) { return graph.value(value).shape().rank() - 1; }
 
 /// As that of `linear`: the weight's gradient first, the last to read the saved input.
 std::vector<ValueId> gradient_expert_linear(GradientBuilder& build, const Node& node, OutputGradients dy) {

@@ -1,5 +1,5 @@
-// The states of a graph that its routers share. Neither stays from step to step: the plan writes them before the first
-// pass.
+// The states of a graph that its routers have. The plan writes those that do not stay from step to step before the
+// first pass.
 #pragma once
 
 #include <string_view>
@@ -10,5 +10,11 @@ namespace trainer {
 inline constexpr std::string_view kRouterSeed = "router_seed";
 /// f64 [2]: the sum of those losses so far, and how many choices were left out.
 inline constexpr std::string_view kRouterSums = "router_sums";
+
+// Of a router with `balance: bias`, behind its name and a dot:
+/// f32 [experts]: what is added to the scores that it chooses by. It belongs to the model.
+inline constexpr std::string_view kBalanceBias = "e_score_correction_bias";
+/// f64 [experts]: how many choices of the step so far are each expert; there where the bias moves.
+inline constexpr std::string_view kExpertCounts = "expert_counts";
 
 }  // namespace trainer

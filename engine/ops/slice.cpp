@@ -1,4 +1,5 @@
-// slice: a run of places along one dim. expand: a tensor once more for each sample of another. What a slice leaves out
+// slice: a run of places along one dim. expand: a tensor once more for each sample of another, or for each place in
+// another dim of it. What a slice leaves out
 // gets the gradient 0; the copies' gradients are summed.
 #include "engine/ops/common.h"
 
@@ -46,25 +47,47 @@ OpDef slicing(Op op) {
   return def;
 }
 
-Inference infer_expand(const Attributes&, std::span<const TensorDesc> inputs, DType compute) {
+Inference infer_expand(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_values(inputs[0], compute);
+  const std::int64_t dim = given.integer("dim");
   need_rank_least(inputs[1], 1, "the second input");
   if (inputs[0].shape.rank() == Shape::kMaxDims) mistake("the input has too many dims: " + inputs[0].shape.str());
-  std::vector<std::int64_t> sizes{inputs[1].shape[0]};
-  sizes.insert(sizes.end(), inputs[0].shape.sizes().begin(), inputs[0].shape.sizes().end());
-  return {.attributes = {}, .parameters = {}, .outputs = {{compute, Shape(sizes)}}, .saved_names = {}};
+  if (dim > inputs[0].shape.rank() || dim >= inputs[1].shape.rank())
+    mistake("a new dim of " + inputs[0].shape.str() + ", sized as one of " + inputs[1].shape.str() + ", is 0 to " +
+                std::to_string(std::min(inputs[0].shape.rank(), inputs[1].shape.rank() - 1)),
+            "dim");
+  std::vector<std::int64_t> sizes(inputs[0].shape.sizes().begin(), inputs[0].shape.sizes().end());
+  sizes.insert(sizes.begin() + dim, inputs[1].shape[static_cast<int>(dim)]);
+  Inference inference;
+  if (dim > 0) inference.attributes.set("dim", dim);
+  inference.outputs = {{compute, Shape(sizes)}};
+  return inference;
 }
 
+/// The sum over the copies, which come first for that.
 std::vector<ValueId> gradient_expand(GradientBuilder& build, const Node& node, OutputGradients dy) {
   if (!build.needed(node.inputs[0])) return {kNone, kNone};
-  return {build.node(node, Op::sum_leading, {}, {dy[0]}, {input_desc(build.graph(), node, 0)})[0], kNone};
+  const TensorDesc dx = input_desc(build.graph(), node, 0);
+  const TensorDesc& copies = build.graph().value(dy[0]).desc();
+  const auto dim = static_cast<int>(integer(node, "dim"));
+  ValueId first = dy[0];
+  if (dim > 0) {
+    std::vector<std::int64_t> sizes{copies.shape[dim]};
+    sizes.insert(sizes.end(), dx.shape.sizes().begin(), dx.shape.sizes().end());
+    std::string order = std::to_string(dim);
+    for (int i = 0; i < copies.shape.rank(); ++i)
+      if (i != dim) order += "," + std::to_string(i);
+    first = build.node(node, Op::transpose, {{"dims", order}}, {first}, {{copies.dtype, Shape(sizes)}})[0];
+  }
+  return {build.node(node, Op::sum_leading, {}, {first}, {dx})[0], kNone};
 }
 
-/// The samples lie as those of `like`, or the rest as that of x.
+/// Copies are cut as those of `like`, or the rest as that of x, and then both as samples are.
 Placed shard_expand(const Graph&, const Node& node, Placing in) {
-  if (in[0].is_replicate() && in[1].is_shard(0)) return all(node, in[1]);
-  if (in[1].is_shard(Placement::kRows) || in[1].is_shard(0) || in[0].is_shard(Placement::kRows)) return {};
-  return all(node, in[0].is_shard() ? in[0].moved_to(in[0].dim + 1) : in[0]);
+  const auto dim = static_cast<int>(integer(node, "dim"));
+  if (in[0].is_replicate() && in[1].is_shard(dim)) return all(node, in[1]);
+  if (in[1].is_shard(Placement::kRows) || in[1].is_shard(dim) || in[0].is_shard(Placement::kRows)) return {};
+  return all(node, in[0].is_shard() && in[0].dim >= dim ? in[0].moved_to(in[0].dim + 1) : in[0]);
 }
 
 }  // namespace

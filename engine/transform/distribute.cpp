@@ -25,6 +25,10 @@ std::string describe(const Placement& placement, int rank) {
 }
 
 [[noreturn]] void refuse_operands(const Graph& graph, const Node& node, Axis axis) {
+  if (node.op == Op::router_losses || node.op == Op::expert_capacity)
+    refuse(graph, node, axis,
+           "the losses of a router (aux, z) and the capacity of experts are of whole samples, of which each rank would "
+           "have a part");
   std::string how;
   for (ValueId input : node.inputs) {
     const Value& value = graph.value(input);
@@ -55,6 +59,7 @@ class Distribution {
     for (Node& node : nodes) {
       for (ValueId& input : node.inputs) input = summed(input);
       join_statistics(node);
+      if (node.op == Op::router_losses && flag(node, "counts")) part_counts(node);
       if (node.op == Op::cross_entropy) split_loss(node);
       if (node.op == Op::cross_entropy_stats && gather_stats(node)) continue;
       add(std::move(node));
@@ -97,16 +102,18 @@ class Distribution {
     for (ValueId& input : node.inputs)
       if (on(input, axis).is_partial()) input = sum(input, axis);
     if (Result result = propagate(graph_, node, axis)) return result;
-    if (Result result = with_gathered(node, axis, 1)) return result;
-    return with_gathered(node, axis, 0);
+    if (Result result = with_gathered(node, axis, 1, false)) return result;
+    if (Result result = with_gathered(node, axis, 0, false)) return result;
+    return with_gathered(node, axis, 0, true);
   }
 
-  // Gathers the cut activations from operand `first` on, if the reader then still computes a part of its own: else the
-  // gradient of the gather would sum what is the same on all ranks.
-  Result with_gathered(Node& node, Axis axis, std::size_t first) {
+  // Gathers the cut activations from operand `first` on, or those cut by rows, if the reader then still computes a part
+  // of its own: else the gradient of the gather would sum what is the same on all ranks.
+  Result with_gathered(Node& node, Axis axis, std::size_t first, bool rows) {
     std::vector<std::size_t> gathered;
     for (std::size_t i = first; i < node.inputs.size(); ++i) {
       const Placement placement = on(node.inputs[i], axis);
+      if (rows && placement.dim != Placement::kRows) continue;
       if (is_activation(node.inputs[i]) && placement.is_shard() && placement.parts == 1) gathered.push_back(i);
     }
     if (gathered.empty()) return std::nullopt;
@@ -169,6 +176,12 @@ class Distribution {
     graph_.nodes.push_back(std::move(node));
     if (op == Op::all_gather || op == Op::replicate) summing_.insert({id, axis});
     return at->second = id;
+  }
+
+  /// Ranks that have other choices have other counts, which the step sums before it moves the router's bias.
+  void part_counts(const Node& node) {
+    for (Axis axis : axes_of_values(graph_.mesh))
+      if (on(node.inputs[1], axis).is_shard()) graph_.value(node.inputs[2]).spec.place(axis, Placement::partial());
   }
 
   /// The statistics of a batch norm are of the samples of all ranks, except where each normalises by its own. The

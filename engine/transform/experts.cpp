@@ -1,7 +1,9 @@
 // One walk over the nodes. Parameters keep their names, which are those of the node of the file and a part of it.
 #include "engine/transform/experts.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "engine/core/op_record.h"
@@ -47,15 +49,38 @@ class Placing {
     const double aux = real_of(Op::route, node.attributes, "aux"), z = real_of(Op::route, node.attributes, "z");
     const ValueId choices = node.outputs[1];
     logits_[choices] = logits;
+    const double rate = take_rate(node);
     node.op = Op::route;
-    node.inputs = {logits};
+    node.inputs.erase(node.inputs.begin() + 1);  // the weight; what is left is the logits and the bias, if any
+    node.inputs[0] = logits;
+    const Node counting = node_like(node, node.name, Op::router_losses);
     const Node like = node_like(node, node.name + ".losses", Op::router_losses);
     if (!training_) node.attributes.set("aux", 0.0), node.attributes.set("z", 0.0);
     const Attributes attributes{{"score", text(node, "score")}, {"aux", aux}, {"z", z}};
     graph_.nodes.push_back(std::move(node));
+    if (training_ && rate > 0) count_choices(counting, rate, logits, choices);
     if (!training_ || (aux == 0 && z == 0)) return;
     state(kRouterSeed, {DType::f32, Shape{1}});
     count(like, attributes, {logits, choices});
+  }
+
+  /// By how much each step moves the router's bias; 0: it has none, or one that stays. The router that is left does not
+  /// say it.
+  static double take_rate(Node& router) {
+    if (!router.attributes.has("balance_rate")) return 0;
+    const double rate = router.attributes.real("balance_rate");
+    Attributes others;
+    for (const auto& [key, value] : router.attributes.items())
+      if (key != "balance_rate") others.set(key, value);
+    router.attributes = others;
+    return rate;
+  }
+
+  void count_choices(Node node, double rate, ValueId logits, ValueId choices) {
+    node.attributes = {{"counts", true}, {"rate", rate}};
+    node.inputs = {logits, choices,
+                   state(node.name + "." + std::string(kExpertCounts), {DType::f64, Shape{shape(logits)[-1]}})};
+    graph_.nodes.push_back(std::move(node));
   }
 
   /// A node that adds to the sums of routers.
@@ -115,5 +140,35 @@ class Placing {
 }  // namespace
 
 void place_experts(Graph& graph, bool training, bool capacities) { Placing(graph, training, capacities).run(); }
+
+bool counts_choices(const Node& node) { return node.op == Op::router_losses && flag(node, "counts"); }
+
+void hold_frozen_routers(Graph& graph) {
+  std::set<ValueId> frozen;  // weights, then logits and counts of routers whose weight is frozen
+  for (const Parameter& parameter : graph.parameters)
+    if (!parameter.trainable) frozen.insert(parameter.value);
+  const auto holds = [&](const Node& node) {
+    if (node.op == Op::linear && frozen.contains(node.inputs[1])) frozen.insert(node.outputs[0]);
+    if (!counts_choices(node) || !frozen.contains(node.inputs[0])) return false;
+    frozen.insert(node.inputs[2]);
+    return true;
+  };
+  std::vector<Node> nodes;
+  for (Node& node : graph.nodes)
+    if (!holds(node)) nodes.push_back(std::move(node));
+  graph.nodes = std::move(nodes);
+  std::erase_if(graph.states, [&](const GraphState& state) { return frozen.contains(state.value); });
+}
+
+bool is_router_bias(std::string_view name) { return name.ends_with("." + std::string(kBalanceBias)); }
+
+bool moves(const Graph& graph, const GraphState& state) {
+  const std::string& name = graph.value(state.value).name;
+  return std::ranges::any_of(graph.nodes, [&](const Node& node) {
+    if (node.op == Op::batch_norm || node.op == Op::batch_norm_update)
+      return std::ranges::find(node.inputs, state.value) != node.inputs.end();
+    return counts_choices(node) && name == node.name + "." + std::string(kBalanceBias);
+  });
+}
 
 }  // namespace trainer

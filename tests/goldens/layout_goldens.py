@@ -96,10 +96,17 @@ def documents(cases):
     cases.add("document_positions.offset", "document_positions", [numbers], lambda x: document_places(x) + 2, {"offset": 2}, gradients=False)
 
 
+def copies(cases):
+    """Behind all others, so that their numbers stay."""
+    for name, shape, dim, count in [("heads", (2, 3, 4), 2, 5), ("second", (2, 3), 1, 4), ("last", (3,), 1, 2)]:
+        like = [*shape[:dim], count, *shape[dim:]]
+        cases.add(f"expand.{name}", "expand", [normal(*shape), integers(9, *like)], lambda x, y: x.unsqueeze(dim).expand(y.shape).clone(), {"dim": dim})
+
+
 def make(path, save_file):
     GENERATOR.manual_seed(21)
     cases = Cases()
-    for part in (splits, moves, means, sequences, lengths, documents):
+    for part in (splits, moves, means, sequences, lengths, documents, copies):
         part(cases)
     arrays = {k: np.ascontiguousarray(t.numpy()) for k, t in cases.tensors.items()}
     save_file(arrays, path, {"cases": json.dumps(cases.list), "torch": torch.__version__})

@@ -117,6 +117,35 @@ TEST_CASE("the losses of a router and what was left out are added to what is the
         }
 }
 
+TEST_CASE("choices are counted by expert, and none is no expert") {
+  for (const Sizes& s : kRouters)
+    for (const int none : {0, 3}) {
+      const Tensor choices = choices_of({s.tokens[0], s.tokens[1], s.k}, s.experts, 14, none);
+      Tensor counts({s.experts});
+      for (std::int64_t e = 0; e < s.experts; ++e) counts[e] = static_cast<double>(e % 5);
+      const Tensor logits = distinct_rows({s.tokens[0], s.tokens[1], s.experts}, 11);
+      hold(Op::router_losses, {{"counts", true}, {"rate", 0.5}},
+           {{DType::f32, logits}, {DType::i32, choices}, {DType::f64, counts}},
+           {{DType::f64, {s.experts}, 0, 0, 2, false}});
+    }
+}
+
+TEST_CASE(
+    "a bias falls for experts with more choices than the mean, rises for those with fewer, and rests in a step "
+    "that is left out") {
+  const std::vector<std::vector<double>> all{{4, 4, 4, 4}, {9, 1, 4, 2}, {5, 3, 4, 4}, {0, 0, 0, 1}, {7, 0, 1}, {3}};
+  for (const std::vector<double>& of : all)
+    for (const double factor : {0.25, 0.0}) {
+      const auto experts = static_cast<std::int64_t>(of.size());
+      Tensor counts({experts}), bias({experts}, 0.5), scalars({4}, 1);
+      counts.data = of;
+      scalars[0] = factor;
+      hold(Op::router_losses, {{"balance", true}, {"rate", 0.125}},
+           {{DType::f64, counts}, {DType::f32, scalars}, {DType::f32, bias}},
+           {{DType::f32, {experts}, 0, 0, 2, false}});
+    }
+}
+
 TEST_CASE("products by expert are those of each expert's rows, whatever their number") {
   struct Product {
     Shape tokens;

@@ -59,6 +59,21 @@ TEST_CASE("a tensor is copied for each sample of another, which is not read") {
     }
 }
 
+TEST_CASE("a tensor is copied for each place in any dim of another") {
+  struct Copies {
+    Shape x, y;
+    std::int64_t dim;
+  };
+  for (DType c : compute_dtypes())
+    for (const Copies& of : std::vector<Copies>{{{2, 3, 8}, {2, 3, 5, 8}, 2},
+                                                {{2, 3, 4}, {2, 7, 3, 4}, 1},
+                                                {{3, 5}, {3, 5, 4}, 2},
+                                                {{1, 1, 3}, {1, 1, 130, 3}, 2},
+                                                {{5, 33}, {5, 1, 33}, 1}})
+      hold(Op::expand, {{"dim", of.dim}}, {{c, normal_tensor(of.x, 5)}, {DType::f32, normal_tensor(of.y, 6)}},
+           {{c, of.y}});
+}
+
 TEST_CASE("dims in any order") {
   struct Order {
     Shape x;

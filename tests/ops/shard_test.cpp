@@ -357,6 +357,7 @@ std::vector<Case> cases() {
       make_case(Op::slice, {{"start", std::int64_t{2}}}, {{4, 2, 6}}, {{4, 2, 4}}),
       make_case(Op::slice, {{"dim", std::int64_t{-2}}, {"start", std::int64_t{1}}}, {{4, 4, 6}}, {{4, 2, 6}}),
       make_case(Op::expand, {}, {{2, 6}, {4, 3}}, {{4, 2, 6}}, {0, 5}),
+      make_case(Op::expand, {{"dim", std::int64_t{2}}}, {{2, 4, 6}, {2, 4, 8, 6}}, {{2, 4, 8, 6}}),
       make_case(Op::transpose, {{"dims", std::string("0,2,1")}}, {{4, 2, 6}}, {{4, 6, 2}}),
       make_case(Op::transpose, {{"dims", std::string("2,0,3,1")}}, {{4, 2, 6, 8}}, {{6, 4, 8, 2}}),
       make_case(Op::mean, {}, {{4, 2, 6}}, {{4, 2}}),

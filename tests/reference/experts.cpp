@@ -138,9 +138,32 @@ void expert_capacity(const Call& call) {
   }
 }
 
-/// Outputs: the sums afterwards. A graph has none, and changes its own.
+namespace {
+
+/// How many choices are each expert, added to the counts that were.
+void count_choices(const Call& call) {
+  call.out[0].data = call.in[2].data;
+  for (const double choice : call.in[1].data)
+    if (choice >= 0) call.out[0][static_cast<std::int64_t>(choice)] += 1;
+}
+
+/// The bias, moved by counts unless the factor of the scalars is 0.
+void move_bias(const Call& call) {
+  const Tensor &counts = call.in[0], &bias = call.in[2];
+  call.out[0].data = bias.data;
+  double mean = 0;
+  for (const double count : counts.data) mean += count / static_cast<double>(counts.size());
+  for (std::int64_t e = 0; e < counts.size() && call.in[1][0] != 0; ++e)
+    if (std::abs(counts[e] - mean) > 1e-6) call.out[0][e] -= std::copysign(real_of(call, "rate", 0), counts[e] - mean);
+}
+
+}  // namespace
+
+/// Outputs: the sums, or the bias, afterwards. A graph has none, and changes its own.
 void router_losses(const Call& call) {
   if (call.out.empty()) return;
+  if (call.flag("counts", false)) return count_choices(call);
+  if (call.flag("balance", false)) return move_bias(call);
   const Tensor &logits = call.in[0], &choices = call.in[1];
   const std::int64_t n = logits.shape[-1], k = choices.shape[-1], seq = logits.shape[1];
   call.out[0].data = call.in.back().data;

@@ -54,7 +54,10 @@ void slice_grad(const Call& c) {
 }
 
 void expand(const Call& c) {
-  for (std::int64_t i = 0; i < c.out[0].size(); ++i) c.out[0][i] = c.in[0][i % c.in[0].size()];
+  const std::int64_t dim = c.integer("dim", 0), copies = c.out[0].shape[static_cast<int>(dim)];
+  std::int64_t inner = 1;
+  for (int i = static_cast<int>(dim); i < c.in[0].shape.rank(); ++i) inner *= c.in[0].shape[i];
+  for (std::int64_t i = 0; i < c.out[0].size(); ++i) c.out[0][i] = c.in[0][i / (inner * copies) * inner + i % inner];
 }
 
 void transpose(const Call& c) {

@@ -1,8 +1,8 @@
-// Packed equals unpacked: documents that share rows train a GPT-2 and a Llama as the same documents in rows of their
-// own do, on one rank and under strategies that cut heads, samples, layers and the sequence. Lengths go from one token
-// to a whole row; documents cross the border of a sequence that is cut in two. And however a batch is split over
-// micro-batches, ranks and packed rows, its gradient is the mean over its targets, of which every part has another
-// number, some none.
+// Packed equals unpacked: documents that share rows train a GPT-2, a Llama, a mixture of experts and latent attention
+// as the same documents in rows of their own do, on one rank and under strategies that cut heads, samples, layers and
+// the sequence. Lengths go from one token to a whole row; documents cross the border of a sequence that is cut in two.
+// And however a batch is split over micro-batches, ranks and packed rows, its gradient is the mean over its targets, of
+// which every part has another number, some none.
 //
 // Bounds in f32, as of equivalence_test.cpp: packing changes the order of sums over up to n = 128 targets, and the
 // blocks in which a document is worked on. With u the unit roundoff and γ = 8 √n u: gradients to γ of their norm,
@@ -91,6 +91,15 @@ class Jobs {
     write("llama",
           "{graph: models/llama.yaml, with: {layers: 2, heads: 4, kv_heads: 2, dim: 16, hidden: 24, vocab: 32, "
           "rope_theta: 100}}");
+    write("experts",
+          "{graph: models/decoder.yaml, with: {layers: 2, heads: 4, kv_heads: 2, head_dim: 4, dim: 16, hidden: 24, "
+          "vocab: 32, rope_theta: 100, sparse: true, experts: 4, top_k: 2, expert_hidden: 8, init: 0.2}}");
+    write("latent",
+          "{graph: models/decoder.yaml, with: {layers: 2, heads: 4, kv_heads: 4, head_dim: 8, kv_rank: 10, q_rank: 6, "
+          "rope_dim: 4, v_dim: 6, rope_partial: 0.5, rope_style: interleaved, dim: 16, hidden: 24, vocab: 32, "
+          "rope_theta: 100, sparse: [false, true], experts: 4, top_k: 2, expert_hidden: 8, router_score: sigmoid, "
+          "router_groups: 2, router_balance: bias, balance_rate: 0, router_scale: 2.5, shared_hidden: 8, "
+          "shared_gate: false, init: 0.2}}");
   }
 
   Trained train(const std::string& model, bool packed, Overrides overrides) {
@@ -141,6 +150,8 @@ void check_same(const Trained& got, const Trained& want) {
   CHECK(got.report.planned_peak_bytes == got.report.allocated_bytes);
 }
 
+const char* const kModels[] = {"gpt", "llama", "experts", "latent"};
+
 const std::pair<const char*, Overrides> kStrategies[] = {
     {"one rank", {}},
     {"micro-batches, recomputed", {"train.batch.micro=1", "activation_checkpointing.mode=full"}},
@@ -164,7 +175,7 @@ const std::pair<const char*, Overrides> kStrategies[] = {
 
 TEST_CASE("packed documents train as in rows of their own, under every way to cut the model") {
   Jobs jobs;
-  for (const char* model : {"gpt", "llama"}) {
+  for (const char* model : kModels) {
     CAPTURE(model);
     const Trained want = jobs.train(model, false, {});
     for (const auto& [name, overrides] : kStrategies) {
@@ -178,7 +189,7 @@ TEST_CASE("packed documents give every gradient that they give in rows of their 
   // After one step of SGD at a rate of 1 the weights have moved by the gradients.
   const Overrides sgd{"train.steps=1", "train.optimizer={name: sgd, lr: 1.0, momentum: 0.0, weight_decay: 0.0}"};
   Jobs jobs;
-  for (const char* model : {"gpt", "llama"}) {
+  for (const char* model : kModels) {
     CAPTURE(model);
     const Trained want = jobs.train(model, false, sgd);
     const Tensors of_want = weights_of(want.report.checkpoint);
@@ -224,7 +235,7 @@ TEST_CASE(
   const auto data = [&](const std::string& name) {
     return both(sgd, {"data.train=" + jobs.path(name + ".safetensors")});
   };
-  for (const char* model : {"gpt", "llama"}) {
+  for (const char* model : kModels) {
     CAPTURE(model);
     const Trained want = jobs.train(model, false, both(data("split_alone"), {"train.batch.micro=12"}));
     const Tensors of_want = weights_of(want.report.checkpoint);
@@ -269,7 +280,7 @@ TEST_CASE(
 
 TEST_CASE("bf16: packed documents lose as in rows of their own") {
   Jobs jobs;
-  for (const char* model : {"gpt", "llama"}) {
+  for (const char* model : kModels) {
     CAPTURE(model);
     const Trained want = jobs.train(model, false, {"precision.compute=bf16"}),
                   got = jobs.train(model, true, {"precision.compute=bf16"});

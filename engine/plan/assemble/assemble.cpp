@@ -8,6 +8,7 @@
 #include "engine/core/check.h"
 #include "engine/core/parallel.h"
 #include "engine/ops/router_states.h"
+#include "engine/plan/assemble/balance.h"
 #include "engine/plan/assemble/emitted_step.h"
 #include "engine/plan/assemble/emitter.h"
 #include "engine/plan/assemble/fold.h"
@@ -273,6 +274,7 @@ class Assembly {
                    {Read{emit_.whole(count)}, Read{emit_.whole(role_.scalars)}, Write{emit_.whole(memory.seed)}});
     }
     begin_routers(memory, count, apart);
+    begin_counts(emit_, memory);
     if (apart)
       emit_.all_reduce("count", DType::f64, kBatchAxes, emit_.whole(count));  // of all ranks, for the loss that is told
     passes.run(memory);
@@ -378,6 +380,10 @@ class Assembly {
     step.sum_over_stages();
     const BufferId squares = step.sum_of_squares(stage_);
     update(squares, memory.loss, count, step);
+    {
+      const auto why = emit_.because({.phase = For::update});
+      balance_experts(emit_, memory, role_);
+    }
     const auto why = emit_.because({.phase = For::report});
     report_routers(memory);
     emit_.issue(Stream::copy, CopyOut{emit_.field("metrics", Field::Kind::result, Spec(kScalars.dtype, kScalars.shape)),

@@ -21,6 +21,10 @@ std::int64_t run_of(const TensorDesc& tensor, const Facts& facts) {
   return bytes;
 }
 
+bool is_cut(const std::vector<Facts>& inputs, Axis axis) {
+  return std::ranges::any_of(inputs, [&](const Facts& input) { return input.on(axis).placement.is_shard(); });
+}
+
 // How many operands a kernel of a graph's op reads, or changes in place. The others are its outputs, which come last:
 // the first of them is written, or added to.
 std::size_t inputs_of(const Launch& launch, Op op) {
@@ -115,10 +119,16 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
     outputs[output].run = run_of(signature.operands[num_inputs + output], outputs[output]);
     write(i, region, outputs[output]);
   }
-  // What is changed in place lies as it did: the rule has taken it so.
-  for (std::size_t input = 0; input < num_inputs; ++input)
-    if (access_of(launch.operands[input]) != Access::read)
-      write(i, region_of(launch.operands[input]), read(region_of(launch.operands[input])));
+  // What is changed in place lies as it did: the rule has taken it so. What was 0 is now a sum over what a rank has.
+  for (std::size_t input = 0; input < num_inputs; ++input) {
+    if (access_of(launch.operands[input]) == Access::read) continue;
+    FactRanges pieces = read(region_of(launch.operands[input]));
+    for (FactRange& piece : pieces)
+      for (Axis axis : kAxes)
+        if (active(axis) && axis != Axis::pipeline && piece.facts.on(axis).is(Note::zero))
+          piece.facts.on(axis) = is_cut(inputs, axis) ? Held::partial() : Held::same();
+    write(i, region_of(launch.operands[input]), pieces);
+  }
 }
 
 // The same elements in another dtype or layout.

@@ -66,15 +66,13 @@ Prepared prepare_slice_grad(const Signature& signature, const Context& context) 
 }
 
 Prepared prepare_expand(const Signature& signature, const Context& context) {
-  expect_operands(signature, 3);
-  const TensorDesc &x = signature.operands[0], &y = signature.operands[2];
-  const std::int64_t bytes = x.bytes(), copies = y.shape[0];
-  expect_operand(signature, 2, x.dtype, copies * x.elements());
-  const int threads = threads_for(2 * y.bytes(), context.threads);
+  const ExpandRows s = expand_rows(signature);
+  const int threads = threads_for(2 * signature.operands[2].bytes(), context.threads);
   return make_kernel([=](const Call& call) {
-    parallel_ranges(copies, 1, threads, [&](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(s.rows * s.copies, 1, threads, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t copy = begin; copy < end; ++copy)
-        std::memcpy(operand<char>(call, 2) + copy * bytes, operand<char>(call, 0), static_cast<std::size_t>(bytes));
+        std::memcpy(operand<char>(call, 2) + copy * s.width, operand<char>(call, 0) + copy / s.copies * s.width,
+                    static_cast<std::size_t>(s.width));
     });
   });
 }

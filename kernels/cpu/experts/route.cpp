@@ -7,6 +7,7 @@
 
 #include "engine/core/op_record.h"
 #include "kernels/bf16.h"
+#include "kernels/cpu/experts/balance.h"
 #include "kernels/cpu/experts/weigh_loops.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
@@ -231,11 +232,14 @@ Prepared prepare_expert_capacity(const Signature& s, const Context&) {
 }
 
 std::int64_t router_losses_workspace(const Signature& s) {
+  if (flag(s, "counts") || flag(s, "balance")) return 0;
   return s.operands[0].shape[0] * 2 * std::int64_t{sizeof(double)};
 }
 
 // Samples in parallel, each with its two sums in the workspace.
 Prepared prepare_router_losses(const Signature& s, const Context& c) {
+  if (flag(s, "counts")) return count_choices(s);
+  if (flag(s, "balance")) return move_bias(s);
   const bool capacity = flag(s, "capacity");
   expect_operands(s, capacity ? 4 : 3);
   Router r = router_of(s, 0, 1);

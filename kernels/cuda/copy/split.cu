@@ -1,6 +1,7 @@
 // split, concat, slice and expand: one launch for each piece copies its rows, 16 bytes at a time where rows of pieces
 // are whole numbers of those; a slice's gradient is made 0 first. Bound by memory: every byte is read and written once.
-// As many threads as a row has vectors, up to a block, copy one row together, so that no thread divides.
+// As many threads as a row has vectors, up to a block, copy one row together, so that no thread divides
+// (but for `expand`).
 #include <algorithm>
 #include <bit>
 #include <initializer_list>
@@ -17,15 +18,16 @@ constexpr int kThreads = 256, kEach = 4;  // vectors of a thread at once, of lon
 
 // ---- Device ----
 
-// Row r of `to` = row r of `from`, `columns` vectors each; strides in vectors. 2^shift threads have a row.
-template <typename Vector>
+// Row r of `to` = row r of `from`, or r / copies; `columns` vectors each; strides in vectors. 2^shift threads have a
+// row.
+template <typename Vector, bool kCopies>
 __global__ void __launch_bounds__(kThreads)
     copy_rows(const Vector* from, std::int64_t from_stride, Vector* to, std::int64_t to_stride, std::int64_t rows,
-              int columns, int shift) {
+              int columns, int shift, std::int64_t copies) {
   const int thread = static_cast<int>(threadIdx.x), step = 1 << shift;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * (kThreads >> shift) + (thread >> shift);
   if (row >= rows) return;
-  from += row * from_stride;
+  from += (kCopies ? row / copies : row) * from_stride;
   to += row * to_stride;
   for (int first = thread & (step - 1); first < columns; first += step * kEach) {
     Vector held[kEach];
@@ -41,13 +43,14 @@ __global__ void __launch_bounds__(kThreads)
 // ---- Host ----
 
 /// Rows of `columns` vectors each; strides in vectors.
-template <typename Vector>
+template <typename Vector, bool kCopies = false>
 void copy(const Call& call, const Vector* from, std::int64_t from_stride, Vector* to, std::int64_t to_stride,
-          std::int64_t rows, std::int64_t columns) {
+          std::int64_t rows, std::int64_t columns, std::int64_t copies = 1) {
   if (columns == 0) return;
   const int shift = std::min(8, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(columns - 1))));
   const Grid grid{.blocks = blocks_for(rows, kThreads >> shift), .threads = kThreads};
-  launch(call, grid, copy_rows<Vector>, from, from_stride, to, to_stride, rows, static_cast<int>(columns), shift);
+  launch(call, grid, copy_rows<Vector, kCopies>, from, from_stride, to, to_stride, rows, static_cast<int>(columns),
+         shift, copies);
 }
 
 /// Calls fn(Vector{}) with the widest vector of which all of these sizes and offsets are whole numbers.
@@ -114,14 +117,12 @@ Prepared prepare_slice_grad(const Signature& signature, const Context&) {
 }
 
 Prepared prepare_expand(const Signature& signature, const Context&) {
-  expect_operands(signature, 3);
-  const TensorDesc &x = signature.operands[0], &y = signature.operands[2];
-  const std::int64_t bytes = x.bytes(), copies = y.shape[0];
-  expect_operand(signature, 2, x.dtype, copies * x.elements());
-  return with_vector({bytes}, [&]<typename Vector>(Vector) -> Prepared {
-    const std::int64_t columns = bytes / static_cast<std::int64_t>(sizeof(Vector));
+  const ExpandRows s = expand_rows(signature);
+  return with_vector({s.width}, [&]<typename Vector>(Vector) -> Prepared {
+    const std::int64_t columns = s.width / static_cast<std::int64_t>(sizeof(Vector));
     return make_kernel([=](const Call& call) {
-      copy<Vector>(call, operand<Vector>(call, 0), 0, operand<Vector>(call, 2), columns, copies, columns);
+      copy<Vector, true>(call, operand<Vector>(call, 0), columns, operand<Vector>(call, 2), columns, s.rows * s.copies,
+                         columns, s.copies);
     });
   });
 }

@@ -1,6 +1,7 @@
 // What a router does behind its logits, and weigh and row_dots. A warp has a token: its lanes walk the experts, whose
 // scores lie in shared memory. Scores are f32. A router is a small part of the work of its experts.
 #include "engine/core/op_record.h"
+#include "kernels/cuda/experts/balance.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/runtime/device.cuh"
 #include "kernels/experts.h"
@@ -336,6 +337,8 @@ Prepared prepare_expert_capacity(const Signature& s, const Context&) {
 }
 
 Prepared prepare_router_losses(const Signature& s, const Context&) {
+  if (flag(s, "counts")) return count_choices(s);
+  if (flag(s, "balance")) return move_bias(s);
   const bool capacity = flag(s, "capacity");
   expect_operands(s, capacity ? 4 : 3);
   Router r = router_of(s, 0, 1);
