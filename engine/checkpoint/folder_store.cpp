@@ -139,6 +139,8 @@ bool any_matches(const std::vector<std::string>& globs, const std::string& name)
   return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return name_matches(glob, name); });
 }
 
+bool is_fp8(const TensorEntry& entry) { return entry.dtype_name == "F8_E4M3" && entry.shape.size() == 2; }
+
 std::int64_t blocks_in(std::int64_t size) { return (size + kFp8Block - 1) / kFp8Block; }
 
 }  // namespace
@@ -183,9 +185,9 @@ TensorStore TensorStore::from_folder(const std::string& folder, const DiskNames&
     if (!seen.contains(name))
       throw DataError((fs::path(folder) / kIndex).string() + ": lists " + name + ", which is not in " + file);
   store.add_stacks(stacks);
-  for (const TensorEntry& scale : scales) store.add_scales(scale, own_name(scale.name, names).name);
+  for (const TensorEntry& scale : scales) store.add_scales(scale, names);
   for (std::size_t i = 0; i < store.tensors_.size(); ++i)
-    if (store.parts_[i].fp8 && store.parts_[i].scales.empty())
+    if (std::ranges::any_of(store.parts_[i].scales, &std::vector<float>::empty))
       throw DataError(folder + ": " + store.tensors_[i].name + " is in FP8 and has no " + store.tensors_[i].name +
                       std::string(kScale));
   return store;
@@ -204,7 +206,8 @@ void TensorStore::add_stacks(Stacks& stacks) {
   for (auto& [name, layers] : stacks) {
     std::ranges::sort(layers, {}, &Layer::index);
     const TensorEntry& first = layers.front().entry;
-    if (!first.dtype || first.shape.size() + 1 > Shape::kMaxDims) {
+    const bool fp8 = is_fp8(first);
+    if ((!first.dtype && !fp8) || first.shape.size() + 1 > Shape::kMaxDims) {
       foreign_.push_back(first.name + ": " + first.dtype_name);
       continue;
     }
@@ -214,19 +217,21 @@ void TensorStore::add_stacks(Stacks& stacks) {
       const auto number = static_cast<std::int64_t>(parts.parts.size());
       if (layer.index != number)
         throw DataError(path_ + ": has " + layer.entry.name + " and none of number " + std::to_string(number));
-      if (layer.entry.dtype != first.dtype || layer.entry.shape != first.shape)
+      if (layer.entry.dtype_name != first.dtype_name || layer.entry.shape != first.shape)
         throw DataError(path_ + ": " + layer.entry.name + " has another dtype or shape than " + first.name);
       parts.parts.push_back({{number * elements, (number + 1) * elements}, layer.file, layer.entry.first});
     }
     std::vector<std::int64_t> shape{static_cast<std::int64_t>(layers.size())};
     shape.insert(shape.end(), first.shape.begin(), first.shape.end());
     if (find(name) != nullptr) throw DataError(path_ + ": two tensors are the model's " + name);
-    add({name, *first.dtype, Shape(shape)}, std::move(parts));
+    parts.fp8 = fp8;
+    if (fp8) parts.scales.resize(layers.size());
+    add({name, fp8 ? DType::f32 : *first.dtype, Shape(shape)}, std::move(parts));
   }
 }
 
 void TensorStore::add_folder_tensor(const TensorEntry& entry, const std::string& name, const DiskNames& names) {
-  const bool fp8 = entry.dtype_name == "F8_E4M3" && entry.shape.size() == 2;
+  const bool fp8 = is_fp8(entry);
   if ((!entry.dtype && !fp8) || entry.shape.size() > Shape::kMaxDims) {
     foreign_.push_back(entry.name + ": " + entry.dtype_name);
     return;
@@ -235,6 +240,7 @@ void TensorStore::add_folder_tensor(const TensorEntry& entry, const std::string&
   Parts parts;
   parts.parts.push_back({{0, entry.elements()}, files_.size() - 1, entry.first});
   parts.fp8 = fp8;
+  if (fp8) parts.scales.resize(1);
   if (any_matches(names.transposed, name) && shape.size() == 2) {
     parts.transposed = true;
     std::swap(shape[0], shape[1]);
@@ -243,23 +249,23 @@ void TensorStore::add_folder_tensor(const TensorEntry& entry, const std::string&
   add({name, fp8 ? DType::f32 : *entry.dtype, Shape(shape)}, std::move(parts));
 }
 
-void TensorStore::add_scales(const TensorEntry& scale, const std::string& name) {
-  const auto found = index_.find(name.substr(0, name.size() - kScale.size()));
-  if (found == index_.end() || !parts_[found->second].fp8)
+void TensorStore::add_scales(const TensorEntry& scale, const DiskNames& names) {
+  const OwnName own = own_name(scale.name.substr(0, scale.name.size() - kScale.size()), names);
+  const auto found = index_.find(own.name);
+  const auto matrix = static_cast<std::size_t>(own.index.value_or(0));
+  if (found == index_.end() || matrix >= parts_[found->second].scales.size())
     throw DataError(path_ + ": " + scale.name + " belongs to no tensor in FP8");
   const Shape& shape = tensors_[found->second].shape;
-  Parts& parts = parts_[found->second];
-  parts.block_rows = parts.block_columns = kFp8Block;
-  parts.blocks_in_row = blocks_in(shape[1]);
-  const std::vector<std::int64_t> expected{blocks_in(shape[0]), parts.blocks_in_row};
+  std::vector<float>& scales = parts_[found->second].scales[matrix];
+  const std::vector<std::int64_t> expected{blocks_in(shape[-2]), blocks_in(shape[-1])};
   if (scale.shape != expected || scale.dtype != DType::f32)
     throw DataError(path_ + ": " + scale.name + " is " + scale.dtype_name + ", where an F32 [" +
                     std::to_string(expected[0]) + ", " + std::to_string(expected[1]) +
                     "] is needed: a scale for each block of 128 × 128");
-  parts.scales.resize(static_cast<std::size_t>(expected[0] * expected[1]));
+  scales.resize(static_cast<std::size_t>(expected[0] * expected[1]));
   Part part{{}, static_cast<std::size_t>(scale.first), scale.last};
-  read_bytes(part, 0, reinterpret_cast<std::byte*>(parts.scales.data()),
-             static_cast<std::int64_t>(parts.scales.size() * sizeof(float)));
+  read_bytes(part, 0, reinterpret_cast<std::byte*>(scales.data()),
+             static_cast<std::int64_t>(scales.size() * sizeof(float)));
 }
 
 void TensorStore::read_bytes(const Part& part, std::int64_t at, std::byte* out, std::int64_t bytes) const {
@@ -295,21 +301,30 @@ void TensorStore::read_transposed(const Part& part, const Shape& shape, std::int
   }
 }
 
+// Matrix by matrix: a stack has one in each part.
 void TensorStore::read_fp8(const Parts& parts, const Shape& shape, const Range& range, float* out) const {
-  std::vector<std::byte> codes(static_cast<std::size_t>(range.count()));
   const std::array<float, 256>& values = e4m3_values();
-  const std::int64_t columns = shape[1];
+  const std::int64_t columns = shape[-1], elements = shape[-2] * columns, blocks_in_row = blocks_in(columns);
+  std::vector<std::byte> codes;
   for (std::int64_t r = 0; r < range.repeat; ++r) {
-    const std::int64_t first = range.first + r * range.stride;
-    if (parts.transposed)
-      read_transposed(parts.parts[0], shape, 1, {first, first + range.count()}, codes.data());
-    else
-      read_bytes(parts.parts[0], first, codes.data(), range.count());
-    for (std::int64_t i = 0; i < range.count(); ++i) {
-      const std::int64_t row = (first + i) / columns, column = (first + i) % columns;
-      const float scale = parts.scales[static_cast<std::size_t>(row / parts.block_rows * parts.blocks_in_row +
-                                                                column / parts.block_columns)];
-      *out++ = values[static_cast<std::size_t>(codes[static_cast<std::size_t>(i)])] * scale;
+    std::int64_t first = range.first + r * range.stride;
+    const std::int64_t last = first + range.count();
+    while (first < last) {
+      const std::int64_t matrix = first / elements, from = first % elements,
+                         count = std::min(last - first, elements - from);
+      const Part& part = parts.parts[static_cast<std::size_t>(matrix)];
+      const std::vector<float>& scales = parts.scales[static_cast<std::size_t>(matrix)];
+      codes.resize(static_cast<std::size_t>(count));
+      if (parts.transposed)
+        read_transposed(part, shape, 1, {from, from + count}, codes.data());
+      else
+        read_bytes(part, from, codes.data(), count);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t row = (from + i) / columns, column = (from + i) % columns;
+        const float scale = scales[static_cast<std::size_t>(row / kFp8Block * blocks_in_row + column / kFp8Block)];
+        *out++ = values[static_cast<std::size_t>(codes[static_cast<std::size_t>(i)])] * scale;
+      }
+      first += count;
     }
   }
 }

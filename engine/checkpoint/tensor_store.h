@@ -59,9 +59,8 @@ class TensorStore {
     std::vector<Part> parts;
     std::int64_t length = 0;
     bool transposed = false;  // of a matrix [out, in]: the file has [in, out]
-    bool fp8 = false;         // the file has e4m3, and `scales` a factor for each block
-    std::vector<float> scales{};
-    std::int64_t block_rows = 0, block_columns = 0, blocks_in_row = 0;  // of those
+    bool fp8 = false;         // the file has e4m3, and `scales` of each matrix a factor for each block
+    std::vector<std::vector<float>> scales{};
   };
 
   void add(TensorInfo info, Parts parts);
@@ -79,7 +78,7 @@ class TensorStore {
   void add_file_tensor(const TensorEntry& entry, const DiskNames& names, Stacks& stacks);
   void add_stacks(Stacks& stacks);
   void add_folder_tensor(const TensorEntry& entry, const std::string& name, const DiskNames& names);
-  void add_scales(const TensorEntry& scale, const std::string& name);
+  void add_scales(const TensorEntry& scale, const DiskNames& names);
   void read_rows(const Part& part, const Range& range, const Block& block, std::int64_t length, std::int64_t width,
                  std::byte* out) const;
 

@@ -80,7 +80,8 @@ double number(const Numbers& numbers, std::string_view name) {
 }
 
 std::int64_t turned_dims(const Rope& rope, std::int64_t head_dim) {
-  return static_cast<std::int64_t>(static_cast<double>(head_dim) * rope.partial);
+  constexpr double kRounding = 1e-9;  // a share such as 64 / 192 is not exact
+  return static_cast<std::int64_t>(static_cast<double>(head_dim) * rope.partial + kRounding);
 }
 
 double dynamic_theta(const Rope& rope, double dims, double seq) {

@@ -19,6 +19,7 @@
 #include "engine/export/formats.h"
 #include "engine/export/rounding.h"
 #include "engine/job/yaml.h"
+#include "engine/transform/experts.h"
 
 namespace trainer::exporting {
 namespace {
@@ -45,6 +46,10 @@ struct Placed {
   bool transposed = false;
   Shape shape;
   std::int64_t first = 0;  ///< of its elements in the tensor
+  Precision precision = Precision::f32;
+
+  DType dtype() const { return dtype_of(precision); }
+  std::int64_t bytes() const { return shape.elements() * size_of(dtype()); }
 };
 
 /// The model's tensor as the tensors of the files that hold it: itself, or each index of its first dim.
@@ -71,18 +76,22 @@ std::vector<Placed> in_files(Placed one, const DiskNames& names) {
   return {std::move(one)};
 }
 
-std::vector<Placed> place_all(const Source& source) {
+bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
+  return std::ranges::any_of(globs, [&](const std::string& glob) { return name_matches(glob, name); });
+}
+
+std::vector<Placed> place_all(const Source& source, Precision precision) {
   // A section of a larger model becomes a folder of its own, whose names have no prefix.
   const bool plain = !source.folder() || !source.folder()->part.empty();
   const DiskNames names = source.folder() ? source.folder()->names : DiskNames();
   std::vector<Placed> placed;
   for (const TensorInfo& info : source.tensors()) {
-    Placed one{&info, info.name, false, info.shape, 0};
+    Placed one{&info, info.name,
+               false, info.shape,
+               0,     is_router_bias(info.name) ? Precision::f32 : precision};  // as transformers holds it
     const bool stays = std::ranges::find(names.renamed, std::pair(info.name, info.name)) != names.renamed.end();
     if (!plain && !stays && !names.prefixes.empty()) one.name = names.prefixes.front() + info.name;
-    one.transposed = info.shape.rank() == 2 && std::ranges::any_of(names.transposed, [&](const std::string& glob) {
-                       return name_matches(glob, info.name);
-                     });
+    one.transposed = info.shape.rank() == 2 && matches_any(names.transposed, info.name);
     if (one.transposed) one.shape = Shape{info.shape[1], info.shape[0]};
     for (Placed& each : in_files(std::move(one), names)) placed.push_back(std::move(each));
   }
@@ -90,11 +99,11 @@ std::vector<Placed> place_all(const Source& source) {
 }
 
 /// Files, each filled with tensors in their order until the next would make it too large.
-std::vector<std::vector<Placed>> shards_of(std::vector<Placed> placed, DType dtype, std::int64_t most) {
+std::vector<std::vector<Placed>> shards_of(std::vector<Placed> placed, std::int64_t most) {
   std::vector<std::vector<Placed>> shards(1);
   std::int64_t bytes = 0;
   for (Placed& one : placed) {
-    const std::int64_t own = one.shape.elements() * size_of(dtype);
+    const std::int64_t own = one.bytes();
     if (!shards.back().empty() && bytes + own > most) {
       shards.emplace_back();
       bytes = 0;
@@ -107,12 +116,12 @@ std::vector<std::vector<Placed>> shards_of(std::vector<Placed> placed, DType dty
 
 class Writer {
  public:
-  Writer(const Source& source, Precision precision, Progress& progress, Rounding& rounding)
-      : source_(source), precision_(precision), dtype_(dtype_of(precision)), progress_(progress), rounding_(rounding) {}
+  Writer(const Source& source, Progress& progress, Rounding& rounding)
+      : source_(source), progress_(progress), rounding_(rounding) {}
 
   checkpoint::SafetensorsWriter::Written write(const std::string& path, const std::vector<Placed>& shard) {
     std::vector<checkpoint::TensorSpec> specs;
-    for (const Placed& one : shard) specs.push_back({one.name, dtype_, one.shape});
+    for (const Placed& one : shard) specs.push_back({one.name, one.dtype(), one.shape});
     checkpoint::SafetensorsWriter writer(path, specs, {{"format", "pt"}});
     for (const Placed& one : shard) one.transposed ? write_transposed(writer, one) : write_flat(writer, one);
     return writer.finish();
@@ -145,15 +154,13 @@ class Writer {
   }
 
   void put(checkpoint::SafetensorsWriter& writer, const Placed& one, const std::vector<float>& values) {
-    narrow(values, dtype_, one.name, bytes_);
+    narrow(values, one.dtype(), one.name, bytes_);
     writer.write(one.name, bytes_.data(), static_cast<std::int64_t>(bytes_.size()));
-    rounding_.add(one.info->name, values, precision_, bytes_);
+    rounding_.add(one.info->name, values, one.precision, bytes_);
     progress_.add(static_cast<std::int64_t>(bytes_.size()));
   }
 
   const Source& source_;
-  const Precision precision_;
-  const DType dtype_;
   Progress& progress_;
   Rounding& rounding_;
   std::vector<float> values_;
@@ -229,11 +236,13 @@ void write_hf_folder(const Source& source, const std::string& path, const Option
   fs::create_directory(path, error);
   if (error) throw IoError(path + ": creating the folder: " + error.message());
   write_small_files(source, path, dtype, options, report);
-  const std::vector<std::vector<Placed>> shards = shards_of(place_all(source), dtype, options.shard_bytes);
-  const std::int64_t total = report.parameters * size_of(dtype);
+  std::vector<Placed> placed = place_all(source, report.precision);
+  std::int64_t total = 0;
+  for (const Placed& one : placed) total += one.bytes();
+  const std::vector<std::vector<Placed>> shards = shards_of(std::move(placed), options.shard_bytes);
   Progress progress(options, total);
   Rounding rounding(source);
-  Writer writer(source, report.precision, progress, rounding);
+  Writer writer(source, progress, rounding);
   const int num_shards = static_cast<int>(shards.size());
   Json map = Json::object();
   for (int i = 0; i < num_shards; ++i) {

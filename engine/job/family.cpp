@@ -308,7 +308,7 @@ class Reader {
       }
     for (const auto& [condition, globs] : family_.ignore_if)
       if (evaluate(condition, variables_).truth())
-        for (std::string& glob : texts_of(&globs)) folder_.names.ignored.push_back(std::move(glob));
+        for (const std::string& glob : texts_of(&globs)) folder_.names.ignored.push_back(substitute(glob, variables_));
     if (family_.longest.empty()) return;
     const auto longest = variables_.find(family_.longest);
     if (longest != variables_.end() && is_whole(longest->second)) folder_.longest = whole(*longest->second.number());

@@ -42,7 +42,11 @@ class Likeliest {
 
 }  // namespace
 
-std::int64_t room_of(const Role& role) { return role.states.empty() ? 0 : role.states.front().spec.whole[1]; }
+/// Of a cache of keys, [batch, room, dim]. Other states are the model's.
+std::int64_t room_of(const Role& role) {
+  const auto cache = std::ranges::find_if(role.states, [](const State& state) { return !state.initial; });
+  return cache == role.states.end() ? 0 : cache->spec.whole[1];
+}
 
 Generator::Generator(Executor& executor) : executor_(executor) {
   const Role& role = executor.role();

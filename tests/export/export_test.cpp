@@ -29,8 +29,9 @@ using Json = nlohmann::json;
 
 namespace {
 
-const std::vector<std::string> kFamilies{"llama3",      "llama_tied", "mistral", "qwen2",   "qwen3",     "gemma2",
-                                         "gemma3_text", "phi3",       "gpt2",    "mixtral", "qwen2_moe", "qwen3_moe"};
+const std::vector<std::string> kFamilies{
+    "llama3", "llama_tied", "mistral", "qwen2",     "qwen3",     "gemma2",      "gemma3_text",
+    "phi3",   "gpt2",       "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3", "deepseek_v3_plain"};
 
 /// Bytes of every tensor in a file, by name, behind dtype and shape.
 std::map<std::string, std::string> bytes_of(const std::string& path) {
@@ -98,6 +99,28 @@ TEST_CASE("every family comes back bit for bit, its config byte for byte") {
     CHECK(file.metadata() == checkpoint::Metadata{{"format", "pt"}});
   }
   CHECK(names_in(folder.path()).size() == all.size());  // and nothing beside them
+}
+
+TEST_CASE(
+    "DeepSeek V3 in FP8 is exported as it computes, its routers' bias in f32, without the layer that is not read") {
+  tests::TemporaryFolder folder;
+  const std::string golden_folder = golden("deepseek_v3_fp8");
+  const exporting::Report report = export_model(options_for(golden_folder, folder.path("m")));
+  CHECK(report.precision == Precision::bf16);
+  const auto written = bytes_of(folder.path("m/model.safetensors")),
+             before = bytes_of(golden_folder + "/model.safetensors");
+  std::size_t plain = 0;
+  for (const auto& [name, bytes] : before) {
+    CAPTURE(name);
+    const bool stays = !name.starts_with("model.layers.2.") && !name.ends_with("_scale_inv");
+    REQUIRE(written.contains(name) == stays);
+    if (!stays) continue;
+    CHECK(written.at(name).starts_with(name.ends_with("e_score_correction_bias") ? "F32" : "BF16"));
+    if (!bytes.starts_with("F8")) CHECK(written.at(name) == bytes);
+    plain += bytes.starts_with("F8") ? 0 : 1;
+  }
+  CHECK(plain > 10);
+  CHECK(tests::contents_of(folder.path("m/config.json")).find("quantization") == std::string::npos);
 }
 
 TEST_CASE("a ResNet comes back bit for bit, running statistics included, without PyTorch's counts of batches") {

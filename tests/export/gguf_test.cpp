@@ -178,6 +178,11 @@ TEST_CASE("every published config has a form in GGUF, with a name for each param
     const std::string name = entry.path().filename().string();
     CAPTURE(name);
     ModelFolder folder = read_model_folder(entry.path().string(), configs());
+    if (folder.with.contains("experts")) {  // no mixture of experts has one
+      CHECK_THROWS_WITH_AS(exporting::GgufMapping(folder, configs()), doctest::Contains("cannot be written as GGUF"),
+                           DataError);
+      continue;
+    }
     const exporting::GgufMapping mapping(folder, configs());
     folder.with["layers"] = ParamValue(2.0);
     BuildOptions options;

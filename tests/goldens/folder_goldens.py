@@ -25,6 +25,11 @@ GEMMA3 = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta":
           "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
 LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.25], "long_factor": [2.0, 3.5]}
 
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.3, "beta_fast": 32, "beta_slow": 1,
+        "original_max_position_embeddings": 12}
+LATENT = {**BASE, "num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
+          "v_head_dim": 5, "moe_intermediate_size": 12, "rms_norm_eps": 1e-5}
+
 FAMILIES = {
     "llama3": lambda: T.LlamaForCausalLM(T.LlamaConfig(**BASE, rope_parameters=dict(LLAMA3))),
     "llama_tied": lambda: T.LlamaForCausalLM(
@@ -50,6 +55,15 @@ FAMILIES = {
     "qwen3_moe": lambda: T.Qwen3MoeForCausalLM(
         T.Qwen3MoeConfig(**{**BASE, "num_hidden_layers": 3}, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12,
                          norm_topk_prob=True, mlp_only_layers=[1], experts_implementation="eager")),
+    # Published folders say 1 for num_nextn_predict_layers, as does transformers where it is left out.
+    "deepseek_v3": lambda: T.DeepseekV3ForCausalLM(
+        T.DeepseekV3Config(**{**LATENT, "num_hidden_layers": 3}, q_lora_rank=10, n_routed_experts=8, n_group=4, topk_group=2,
+                           num_experts_per_tok=3, n_shared_experts=2, first_k_dense_replace=1, rope_parameters=dict(YARN),
+                           experts_implementation="eager")),
+    "deepseek_v3_plain": lambda: T.DeepseekV3ForCausalLM(
+        T.DeepseekV3Config(**LATENT, q_lora_rank=None, n_routed_experts=6, n_group=1, topk_group=1, num_experts_per_tok=2,
+                           n_shared_experts=1, first_k_dense_replace=0, norm_topk_prob=False, rope_interleave=False, attention_bias=True,
+                           tie_word_embeddings=True, num_mtp_layers=0, experts_implementation="eager")),
     "gpt2": lambda: T.GPT2LMHeadModel(
         T.GPT2Config(vocab_size=61, n_embd=24, n_layer=2, n_head=4, n_positions=48, n_inner=40, bos_token_id=0,
                      eos_token_id=0)),
@@ -96,6 +110,9 @@ def make(name):
             else:
                 parameter.mul_(5.0)
             parameter.copy_(parameter.float())
+        for name_, buffer in model.named_buffers():
+            if name_.endswith("e_score_correction_bias"):
+                buffer.copy_((torch.randn_like(buffer) * 0.1).float())
     ids = torch.randint(0, 61, (2, 24), generator=torch.Generator().manual_seed(1))
     logprobs = torch.log_softmax(model(ids).logits, -1)
     picked = logprobs[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]

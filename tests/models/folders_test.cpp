@@ -29,8 +29,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> kFamilies{"llama3",      "llama_tied", "mistral", "qwen2",   "qwen3",     "gemma2",
-                                         "gemma3_text", "phi3",       "gpt2",    "mixtral", "qwen2_moe", "qwen3_moe"};
+const std::vector<std::string> kFamilies{
+    "llama3", "llama_tied", "mistral", "qwen2",     "qwen3",     "gemma2",      "gemma3_text",
+    "phi3",   "gpt2",       "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3", "deepseek_v3_plain"};
 
 /// A copy of a golden folder; `config` is the file that becomes its config.json.
 void copy_folder(const std::string& name, const std::string& to, const std::string& config = "config.json") {
@@ -153,7 +154,7 @@ TEST_CASE("the graph of every family has transformers' loss and gradients of all
     options.field_shapes = {{"tokens", {ids.shape[1]}}, {"targets", {ids.shape[1]}}};
     options.mode = BuildOptions::Mode::evaluate;  // without dropout
     Graph graph = read_graph(graph_tree(loaded), loaded.job.model.with, options);
-    CHECK(graph.parameters.size() == store.tensors().size());
+    CHECK(graph.parameters.size() + graph.states.size() == store.tensors().size());
     differentiate(graph, DType::f32);
 
     Tensor targets(ids.shape);
@@ -166,6 +167,8 @@ TEST_CASE("the graph of every family has transformers' loss and gradients of all
     for (const ValueId input : graph.inputs) values.set(input, graph.value(input).name == "tokens" ? ids : targets);
     for (const Parameter& parameter : graph.parameters)
       values.set(parameter.value, read(store, graph.value(parameter.value).name, graph.value(parameter.value).shape()));
+    for (const GraphState& state : graph.states)
+      values.set(state.value, read(store, graph.value(state.value).name, graph.value(state.value).shape()));
     const auto counted = static_cast<double>(expected.at("logprobs").data.size());
     values.set(graph.seed, Tensor({1}, 1 / counted));
     values.run();
@@ -240,7 +243,7 @@ struct BadConfig {
 
 const std::vector<BadConfig> kBadConfigs{
     {"llama3", "\"model_type\": \"llama\"", "\"model_type\": \"lama\"", "model_type", "no such family"},
-    {"llama3", "\"model_type\": \"llama\"", "\"model_type\": \"deepseek_v3\"", "model_type", "with experts"},
+    {"llama3", "\"model_type\": \"llama\"", "\"model_type\": \"deepseek_v2\"", "model_type", "with experts"},
     {"llama3", "  \"model_type\": \"llama\",\n", "", "model_type", "names the family"},
     {"llama3", "\"architectures\": [\n    \"LlamaForCausalLM\"",
      "\"architectures\": [\n    \"LlamaForTokenClassification\"", "architectures", "LlamaForCausalLM"},
@@ -280,6 +283,13 @@ const std::vector<BadConfig> kBadConfigs{
      "gelu_new"},
     {"qwen3_moe", "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": \"two\"", "num_experts_per_tok",
      "an integer of at least 1"},
+    {"deepseek_v3", "\"qk_nope_head_dim\": 6", "\"qk_nope_head_dim\": 6.5", "qk_nope_head_dim",
+     "an integer of at least 1"},
+    {"deepseek_v3", "\"num_key_value_heads\": 4", "\"num_key_value_heads\": 2", "num_key_value_heads", "as many heads"},
+    {"deepseek_v3", "\"n_group\": 4", "\"n_group\": 3", "n_group", "do not divide"},
+    {"deepseek_v3", "\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 2", "num_nextn_predict_layers",
+     "0, 1"},
+    {"deepseek_v3", "\"rope_interleave\": true", "\"scoring_func\": \"softmax\"", "scoring_func", "sigmoid"},
     {"gpt2", "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", "scale_attn_weights", "true"},
     {"gpt2", "\"add_cross_attention\": false", "\"add_cross_attention\": true", "add_cross_attention", "false"},
 };
@@ -446,4 +456,52 @@ TEST_CASE("weights in several files, and the head of a tied model twice, are rea
   }
   folder.write("m/model.safetensors.index.json", "{\"metadata\": {}, \"weight_map\": {" + map + "}}");
   CHECK(largest_difference(scored(folder.path("m"), rows_of(expected.at("ids"))), expected.at("logprobs")) < 2e-5);
+}
+
+TEST_CASE(
+    "DeepSeek V3 as it is published: FP8 by blocks, experts in tensors of their own, a further layer that is told") {
+  const std::map<std::string, Tensor> expected =
+      goldens::load_tensors(golden("deepseek_v3_fp8") + "/expected.safetensors");
+  const Rows rows = rows_of(expected.at("ids"));
+  CHECK(largest_difference(scored(golden("deepseek_v3_fp8"), rows), expected.at("logprobs")) < 2e-5);
+  for (const char* strategy : {"tensor", "fsdp"})
+    CHECK(largest_difference(scored(golden("deepseek_v3_fp8"), rows,
+                                    {"cluster.devices_per_node=2", std::string("strategy=") + strategy}),
+                             expected.at("logprobs")) < 2e-5);
+  const ModelFolder folder = read_model_folder(golden("deepseek_v3_fp8"), configs());
+  REQUIRE(folder.warnings.size() == 1);
+  CHECK(folder.warnings[0].path == "num_nextn_predict_layers");
+}
+
+TEST_CASE("a part of FP8 matrices of experts is what the same part of all of them is") {
+  const ModelFolder folder = read_model_folder(golden("deepseek_v3_fp8"), configs());
+  const auto store = checkpoint::TensorStore::from_folder(golden("deepseek_v3_fp8"), folder.names);
+  const std::string name = "model.layers.1.mlp.experts.down_proj.weight";
+  const Tensor all = read(store, name, {4, 24, 136});
+  for (const checkpoint::Range& range : std::vector<checkpoint::Range>{{0, 10},
+                                                                       {3000, 7000},
+                                                                       {24 * 136 - 1, 24 * 136 + 1},
+                                                                       {36, 130, 90, 136},
+                                                                       {2 * 24 * 136 + 130, 4 * 24 * 136}}) {
+    std::vector<float> part(static_cast<std::size_t>(range.count() * range.repeat));
+    store.read(name, range, part.data());
+    for (std::int64_t r = 0; r < range.repeat; ++r)
+      for (std::int64_t i = 0; i < range.count(); ++i)
+        REQUIRE(part[static_cast<std::size_t>(r * range.count() + i)] == all[range.first + r * range.stride + i]);
+  }
+}
+
+TEST_CASE("a matrix in FP8 without its scale, and a scale without its matrix, are named") {
+  for (const auto& [from, to, said] : std::vector<std::array<std::string, 3>>{
+           {"experts.2.up_proj.weight_scale_inv", "experts.9.up_proj.weight_scale_inv", "belongs to no tensor in FP8"},
+           {"experts.2.up_proj.weight_scale_inv", "experts.2.up_proj.weight_scale_env", "_scale_inv"},
+           {"layers.1.self_attn.o_proj.weight_scale_inv", "layers.1.self_attn.x_proj.weight_scale_inv", "x_proj"},
+       }) {
+    CAPTURE(to);
+    tests::TemporaryFolder folder;
+    copy_folder("deepseek_v3_fp8", folder.path("m"));
+    replace(folder.path("m/model.safetensors"), from, to);
+    const std::string found = told(folder.path("m"));
+    CHECK_MESSAGE(found.find(said) != std::string::npos, found);
+  }
 }
