@@ -24,6 +24,7 @@
 #include "engine/report/table.h"
 #include "tools/calibrate/cases.h"
 #include "tools/calibrate/collective_bench.h"
+#include "tools/calibrate/disk_bench.h"
 #include "tools/calibrate/hardware_text.h"
 #include "tools/calibrate/kernel_bench.h"
 #include "tools/calibrate/median.h"
@@ -42,6 +43,7 @@ struct Options {
   bool json = false, verbose = false;
   std::string ranks = "1,2,4";
   std::string only;
+  std::string disk = ".";
 };
 
 std::vector<std::string> words_of(const std::string& list) {
@@ -248,6 +250,7 @@ class Calibration {
     machine_.inside.latency_us = latency();
     machine_.inside.achievable = {1, 0};
     machine_.host_memory_bytes = device.memory_bytes;
+    machine_.disk = disk_speed(options_.disk, effort_);
     machine_.measured_here = true;
     machine_.description = description();
   }
@@ -364,6 +367,7 @@ Json json_of(const cost::MachineModel& machine, const std::string& path, double 
           {"seconds", seconds},
           {"memory_bandwidth", machine.device.memory_bandwidth.value},
           {"launch_us", machine.device.launch_us.value},
+          {"disk", {{"read", machine.disk->read.value}, {"write", machine.disk->write.value}}},
           {"overlap_slowdown", machine.overlap_slowdown},
           {"warnings", doubts(machine)},
           {"works", works},
@@ -412,6 +416,8 @@ void put_text(const cost::MachineModel& machine, const Options& options, const s
   put("memory: {:.1f} GB/s; from one instruction to the next: {:.2f} us; beside communication kernels take {:.2f} "
       "times as long\n",
       machine.device.memory_bandwidth.value * 1e-9, machine.device.launch_us.value, machine.overlap_slowdown);
+  put("disk at {}: reads {:.2f} GB/s, writes {:.2f} GB/s\n", options.disk, machine.disk->read.value * 1e-9,
+      machine.disk->write.value * 1e-9);
   if (options.verbose)
     put_all(machine);
   else
@@ -445,6 +451,7 @@ void add_calibrate(CommandLine& app, Work& work) {
   command->add_option(
       "--only", options->only,
       "classes of work by how their names begin, as in linear,attention; the file then has these alone");
+  command->add_option("--disk", options->disk, "a folder on the disk that offload will use (the working directory)");
   command->add_flag("--verbose", options->verbose, "shows every class of work and every collective that was measured");
   command->add_flag("--json", options->json, "makes stdout one JSON document");
   command->footer(

@@ -51,6 +51,7 @@ std::optional<WithoutBf16> without_bf16(const LoadedJob& loaded, const CompiledJ
   in_f32.job.strategy = compiled.strategy;
   in_f32.job.train.batch.micro = compiled.batch.micro;
   in_f32.job.activation_checkpointing = compiled.recompute;
+  in_f32.job.cluster.memory_limit.reset();  // it need not fit where bf16 does
   const CompiledJob plan = plan_here(in_f32, Purpose::train, threads);
   const PredictedStep bf16 = predict_here(loaded, compiled, threads);
   return WithoutBf16{.isa = std::string(kernels::cpu::name_of(isa)),

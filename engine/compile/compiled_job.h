@@ -26,6 +26,7 @@ struct Hardware {
   int ranks_per_node = 1;
   std::int64_t device_bytes = 0;  ///< of one rank, where each has a memory of its own (GPUs); 0: the node's is shared
   bool loops = true;              ///< false: plans have every micro-batch written out, to compare
+  std::int64_t offload_chunk = std::int64_t{4} << 20;  ///< elements that come to the device at a time (staged_units.h)
 };
 
 /// The processor of this machine, shared by `ranks` ranks. TRAINER_THREADS replaces the number of cores; throws
@@ -91,6 +92,7 @@ struct CompiledJob {
   std::vector<MemoryReport> memory;  ///< per role
   std::int64_t limit_bytes = 0;      ///< memory of one rank
   std::int64_t host_bytes = 0;       ///< of the host's memory that a rank may take beside the plan's allocation
+  std::optional<std::int64_t> host_limit_bytes{};  ///< of the memory beside a rank's GPU; none: not known
   bool fits = true;
   std::optional<std::int64_t> vocabulary;    ///< rows of the embedding that reads `tokens`, where there is one
   std::optional<std::int64_t> classes;       ///< of the logits that the loss reads, where it is a cross-entropy

@@ -38,11 +38,12 @@ std::array<Part, 6> parts(const Scored& s) {
 std::string bound(const Finalist& winner) {
   const cost::RoleTimes& t = winner.times;
   const double all = std::max(1e-9, t.sum());
-  const std::array<Part, 5> list{{{t.compute_us, "computing"},
+  const std::array<Part, 6> list{{{t.compute_us, "computing"},
                                   {t.exposed_us, "communication that nothing hides"},
                                   {t.bubble_us, "waiting for other stages"},
                                   {t.optimizer_us, "the update"},
-                                  {t.input_us, "input"}}};
+                                  {t.input_us, "input"},
+                                  {t.offload_us, "moves between memory and where states are kept"}}};
   std::string text;
   for (const Part& part : list)
     if (part.us / all >= 0.01)

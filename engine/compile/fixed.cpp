@@ -104,6 +104,18 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
   UNREACHABLE("a wrap policy without units");
 }
 
+Space space_of(OffloadTo where) {
+  switch (where) {
+    case OffloadTo::none:
+      return Space::device;
+    case OffloadTo::host:
+      return Space::host;
+    case OffloadTo::disk:
+      return Space::disk;
+  }
+  UNREACHABLE("a space for every place");
+}
+
 // What a rank runs in a step is numbered in 32 bits (engine/run/places.h): half of that, as these are nodes of the
 // graph and transfers come on top. What a plan lists, because no loops stand for it, takes a kilobyte each.
 constexpr std::int64_t kMostOfStage = 1'000'000'000, kMostListed = 8'000'000;
@@ -388,6 +400,7 @@ class Compilation {
     options.loss_scaling = loss_scaling(job_.precision.loss_scale);
     options.data = &data;
     options.compression = compression;
+    options.offload = {space_of(job_.strategy.offload.optimizer), hardware_.offload_chunk};
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
     options.target = hardware_.target;
@@ -410,8 +423,10 @@ class Compilation {
     result.plan = assemble(options);
     for (const Role& role : result.plan.roles) result.memory.push_back(report_memory(role));
     result.limit_bytes = limit_bytes();
-    result.fits = result.peak_bytes() <= result.limit_bytes;
-    result.host_bytes = host_bytes(result.peak_bytes());
+    result.host_limit_bytes = host_limit();
+    const std::int64_t on_host = most_bytes(result.plan, Space::host);
+    result.fits = result.peak_bytes() <= result.limit_bytes && on_host <= result.host_limit_bytes.value_or(on_host);
+    result.host_bytes = host_bytes(result.peak_bytes(), on_host);
     result.batch = batch;
     result.strategy = resolve_strategy(job_, mesh_, graphs.any(), graphs.begins);
     if (given_) result.strategy.pipeline.virtual_stages = given_->chunks() / given_->stages();
@@ -433,13 +448,19 @@ class Compilation {
     return memory_limit(job_, hardware_, std::max<std::int64_t>(1, mesh_.world_size() / job_.cluster.nodes));
   }
 
-  /// Beside an allocation of `taken` bytes. A processor's is the memory that the plan itself lies in; of a GPU's host
-  /// that nothing describes all is taken to be free.
-  std::int64_t host_bytes(std::int64_t taken) const {
+  /// Beside an allocation of `taken` bytes on the device and `on_host` on its host. A processor's is the memory that
+  /// the plan itself lies in; of a GPU's host that nothing describes all is taken to be free.
+  std::int64_t host_bytes(std::int64_t taken, std::int64_t on_host) const {
     if (hardware_.device_bytes == 0) return std::max<std::int64_t>(0, limit_bytes() - taken);
+    const std::optional<std::int64_t> host = host_limit();
+    return host ? std::max<std::int64_t>(0, *host - on_host) : std::numeric_limits<std::int64_t>::max();
+  }
+
+  /// Of a rank on a GPU.
+  std::optional<std::int64_t> host_limit() const {
     const std::int64_t host = hardware_.machine == nullptr ? 0 : hardware_.machine->host_memory_bytes;
-    return host == 0 ? std::numeric_limits<std::int64_t>::max()
-                     : host * job_.cluster.nodes / std::max<std::int64_t>(1, mesh_.world_size());
+    if (hardware_.device_bytes == 0 || host == 0) return {};
+    return host * job_.cluster.nodes / std::max<std::int64_t>(1, mesh_.world_size());
   }
 
   void check_length(const Graph& graph, const BatchShape& batch, int micro_batches, std::int64_t most) const {

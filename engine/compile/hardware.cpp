@@ -28,6 +28,7 @@ class Settling {
       if (cluster_.price_per_device_hour) machine->price_per_device_hour = *cluster_.price_per_device_hour;
     }
     dtype(machine);
+    offload(machine && machine->device.kind == cost::DeviceKind::cuda);
     price(machine ? machine->price_per_device_hour : cluster_.price_per_device_hour.value_or(0));
     if (!mistakes_.empty()) throw JobError(std::move(mistakes_));
     const bool cuda = machine && machine->device.kind == cost::DeviceKind::cuda;
@@ -118,6 +119,15 @@ class Settling {
     for (const auto& [dtype, peak] : machine->device.peak)
       has += (has.empty() ? "" : ", ") + std::string(name_of(dtype));
     add("precision.compute", fmt::format("{} has no peak in {}", machine->name, name_of(compute)), has);
+  }
+
+  void offload(bool cuda) {
+    const OffloadTo where = loaded_.job.strategy.offload.optimizer;
+    if (where == OffloadTo::host && !cuda)
+      add("strategy.offload.optimizer", "on a CPU the device is the host", "none or disk");
+    if (where == OffloadTo::disk && cuda)
+      add("strategy.offload.optimizer", "files are read into the memory of a CPU; a GPU's host keeps states for it",
+          "none or host");
   }
 
   void price(double price) {

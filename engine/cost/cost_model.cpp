@@ -171,6 +171,19 @@ Estimate CostModel::copy(std::int64_t bytes) const {
   return {(impl_->cuda() ? 5.0 : 1.0) + static_cast<double>(bytes) / bandwidth * 1e6, 0.3, Bound::memory};
 }
 
+Estimate CostModel::move(Space elsewhere, bool comes, std::int64_t bytes) const {
+  const MachineModel& machine = impl_->machine();
+  const auto moved = [&](const Figure& bandwidth, double start_us) {
+    return Estimate{start_us + static_cast<double>(bytes) / bandwidth.value * 1e6, bandwidth.spread, Bound::memory};
+  };
+  if (elsewhere == Space::host) return moved(machine.host_link.value > 0 ? machine.host_link : Figure{25e9, 0.3}, 5);
+  // Of a disk that nothing describes: a solid-state one.
+  const DiskModel disk = machine.disk.value_or(DiskModel{{2e9, 0.5}, {1e9, 0.5}});
+  Figure share = comes ? disk.read : disk.write;
+  share.value /= impl_->ranks_on_node();
+  return moved(share, 100);
+}
+
 double CostModel::overlap_slowdown() const { return impl_->machine().overlap_slowdown; }
 
 double CostModel::overlap_slowdown(Axes axes, const std::vector<std::int32_t>& stages) const {

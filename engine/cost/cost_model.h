@@ -11,7 +11,7 @@
 #include "engine/core/signature.h"
 #include "engine/cost/estimate.h"
 #include "engine/cost/machine_model.h"
-#include "engine/plan/instruction.h"
+#include "engine/plan/plan.h"
 
 namespace trainer::cost {
 
@@ -44,6 +44,8 @@ class CostModel {
   Estimate send(Axis axis, int peer, std::int64_t bytes) const;
   /// Bytes between host and device.
   Estimate copy(std::int64_t bytes) const;
+  /// Bytes between the device and another of its spaces, while the node's other ranks move as many.
+  Estimate move(Space elsewhere, bool comes, std::int64_t bytes) const;
   /// By how much kernels take longer while communication runs.
   double overlap_slowdown() const;
   /// The same beside a collective of this group: on a GPU one that leaves the node by few cards holds few

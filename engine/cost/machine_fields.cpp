@@ -139,6 +139,13 @@ Fields machine() {
                figure(number(1, 10)), "1"),
       extra("price_per_device_hour", "In any currency.", figure(positive())),
       extra("host_memory", "Bytes of a node's main memory.", bytes_figure()),
+      extra("host_link", "bytes/s of copies between a GPU and pinned memory of its host, in one direction.",
+            bandwidth(1e13)),
+      extra("disk", "A node's disk, by large parts one after the other.",
+            {section({
+                required("read", "bytes/s.", bandwidth(1e13)),
+                required("write", "bytes/s.", bandwidth(1e13)),
+            })}),
       optional("measured_here", "Whether trainer calibrate wrote the file.", {flag()}, "false"),
   };
 }

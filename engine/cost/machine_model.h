@@ -75,6 +75,11 @@ struct LinkModel {
   double oversubscription = 1;  ///< between nodes: uplinks are this many times fewer than downlinks
 };
 
+/// What ranks of a node keep files on, which share it. bytes/s of large parts, one after the other.
+struct DiskModel {
+  Figure read, write;
+};
+
 struct MachineModel {
   std::string name;         ///< "h100-sxm", the file's name without its suffix
   std::string description;  ///< for people
@@ -86,7 +91,9 @@ struct MachineModel {
   double overlap_slowdown = 1;  ///< by how much kernels take longer while a collective inside a node runs beside them
   double price_per_device_hour = 0;  ///< in any currency; 0: unknown
   std::int64_t host_memory_bytes = 0;
-  bool measured_here = false;  ///< written by `trainer calibrate`
+  Figure host_link{};             ///< bytes/s between a GPU and its host's memory, in one direction; 0: unknown
+  std::optional<DiskModel> disk;  ///< none: unknown
+  bool measured_here = false;     ///< written by `trainer calibrate`
 
   std::int64_t usable_bytes() const { return device.memory_bytes - device.reserve_bytes; }
 };

@@ -16,11 +16,12 @@
 namespace trainer::cost {
 namespace {
 
-constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2, kBackground = 3,
-                      kTensor = 4;  // tracks, in the order of Stream
+constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2, kBackground = 3, kTensor = 4, kFetch = 5,
+                      kStore = 6;  // tracks, in the order of Stream
 static_assert(static_cast<int>(Stream::compute) == 0 && static_cast<int>(Stream::communication) == 1 &&
               static_cast<int>(Stream::copy) == 2 && static_cast<int>(Stream::background) == 3 &&
-              static_cast<int>(Stream::tensor) == 4);
+              static_cast<int>(Stream::tensor) == 4 && static_cast<int>(Stream::fetch) == 5 &&
+              static_cast<int>(Stream::store) == 6);
 constexpr std::array kTalking{kCommunication, kBackground, kTensor};
 constexpr std::size_t kFlight = kNumStreams;  // in an event: a message between two roles has arrived
 
@@ -112,15 +113,17 @@ class Play {
  private:
   // ---- Tracks ----
 
-  // A CPU's copies are made by the thread that runs its kernels.
+  // A CPU's copies are made by the thread that runs its kernels, and a disk reads and writes in turns.
   std::size_t track_of(Stream stream) const {
+    if (cpu_ && stream == Stream::store) return kFetch;
     return cpu_ && stream == Stream::copy ? kCompute : static_cast<std::size_t>(stream);
   }
 
   // The update begins with the norm or, if there is none, with the scalars.
   static std::int32_t first_of_update(const Program& program) {
     const auto first = std::find_if(program.instructions.begin(), program.instructions.end(), [](const Issued& issued) {
-      return issued.why.phase == Provenance::Phase::norm || issued.why.phase == Provenance::Phase::update;
+      return issued.why.phase == Provenance::Phase::norm ||
+             (issued.why.phase == Provenance::Phase::update && !std::holds_alternative<Move>(issued.instruction));
     });
     return static_cast<std::int32_t>(first - program.instructions.begin());
   }
@@ -400,6 +403,8 @@ class Play {
       player.times.bubble_us += passed;
     } else if (compute.running || player.tracks[kCopy].running) {
       player.times.input_us += passed;
+    } else if (player.tracks[kFetch].running || player.tracks[kStore].running) {
+      player.times.offload_us += passed;
     } else {
       player.times.bubble_us += passed;
     }

@@ -35,17 +35,21 @@ class Clockmaker {
       if (const auto* launch = std::get_if<Launch>(&issued.instruction))
         times.push_back(kernels[static_cast<std::size_t>(launch->signature)]);
       else
-        times.push_back(std::visit([&](const auto& one) { return of(one); }, issued.instruction));
+        times.push_back(std::visit([&](const auto& one) { return of(role, one); }, issued.instruction));
     }
     return times;
   }
 
  private:
-  static Estimate of(const Launch&) { return {}; }
-  static Estimate of(const Exchange&) { return {}; }
-  Estimate of(const CopyIn& copy) const { return model_.copy(copy.region.region.bytes); }
-  Estimate of(const CopyOut& copy) const { return model_.copy(copy.region.region.bytes); }
-  Estimate of(const Collective& one) {
+  static Estimate of(const Role&, const Launch&) { return {}; }
+  static Estimate of(const Role&, const Exchange&) { return {}; }
+  Estimate of(const Role&, const CopyIn& copy) const { return model_.copy(copy.region.region.bytes); }
+  Estimate of(const Role&, const CopyOut& copy) const { return model_.copy(copy.region.region.bytes); }
+  Estimate of(const Role& role, const Move& move) const {
+    const bool comes = role.space_of(move.to.region) == Space::device;
+    return model_.move(role.space_of(comes ? move.from.region : move.to.region), comes, move.to.region.bytes);
+  }
+  Estimate of(const Role&, const Collective& one) {
     const std::int64_t bytes = std::max(one.input.region.bytes, one.output.region.bytes);
     const auto [found, added] = collectives_.try_emplace(
         {static_cast<std::uint8_t>(one.kind), static_cast<std::uint8_t>(one.dtype), one.axes.mask, one.stages, bytes});
@@ -91,7 +95,7 @@ class Extrapolation {
       extend(more.*time, few.*time);
     for (std::size_t role = 0; role < more.roles.size(); ++role)
       for (double RoleTimes::*time : {&RoleTimes::compute_us, &RoleTimes::optimizer_us, &RoleTimes::exposed_us,
-                                      &RoleTimes::bubble_us, &RoleTimes::input_us})
+                                      &RoleTimes::bubble_us, &RoleTimes::input_us, &RoleTimes::offload_us})
         extend(more.roles[role].*time, few.roles[role].*time);
     extend_each(
         more.communication, few.communication,

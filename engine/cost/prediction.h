@@ -25,8 +25,9 @@ struct RoleTimes {
   double exposed_us = 0;    ///< communication while no kernel runs
   double bubble_us = 0;     ///< waits for other stages
   double input_us = 0;      ///< copies of the batch while nothing else runs
+  double offload_us = 0;    ///< moves between the device and other spaces, while nothing else runs
 
-  double sum() const { return compute_us + optimizer_us + exposed_us + bubble_us + input_us; }
+  double sum() const { return compute_us + optimizer_us + exposed_us + bubble_us + input_us + offload_us; }
 };
 
 /// Communication of one kind over the same axes by one rank.

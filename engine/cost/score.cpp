@@ -143,6 +143,11 @@ class DataTime {
 
 }  // namespace
 
+double bytes_on_device(const Job& job, double state_bytes) {
+  if (job.strategy.offload.optimizer == OffloadTo::none) return 4 + state_bytes;
+  return job.precision.compute == DType::f32 ? 4 : 0;
+}
+
 ResolvedData Scorer::resolved(const Candidate& candidate) const {
   return resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
 }
@@ -217,7 +222,8 @@ std::vector<int> Scorer::cut_for_memory(const Candidate& candidate, const Profil
   const auto compute = static_cast<double>(size_of(space_.job->precision.compute)),
              reduce = static_cast<double>(size_of(space_.job->precision.reduce));
   ChunkBytes bytes;
-  bytes.trained = (4 + space_.state_bytes) / candidate.data_ranks() + reduce + (compute != 4 ? compute : 0);
+  bytes.trained =
+      bytes_on_device(*space_.job, space_.state_bytes) / candidate.data_ranks() + reduce + (compute != 4 ? compute : 0);
   bytes.frozen = compute;
   bytes.in_flight = in_flight(*pipelined.schedule);
   bytes.chunks_of_stage = candidate.virtual_stages;
@@ -281,7 +287,9 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
     const double share = data.shard_states ? candidate.slices() : 1;
     const double bandwidth = space_.machine->device.memory_bandwidth.value /
                              (space_.machine->device.kind == DeviceKind::cpu ? space_.ranks_per_node : 1);
-    const double update = static_cast<double>(sum.trained) / share * (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6;
+    const double updated = static_cast<double>(sum.trained) / share;
+    const double update =
+        std::max(updated * (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6, offload_us(model, updated));
     const double at_end = time.per_step(pipelined.units[s], sum, update);
     if (update + at_end > tail) tail = update + at_end, scored.update_us = update, scored.data_us = at_end;
   }
@@ -327,14 +335,26 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
   return profile.input_bytes * candidate.micro_batches - stages.front().first;
 }
 
+// There and back.
+double Scorer::offload_us(const CostModel& model, double updated) const {
+  const OffloadTo where = space_.job->strategy.offload.optimizer;
+  if (where == OffloadTo::none) return 0;
+  const Space space = where == OffloadTo::disk ? Space::disk : Space::host;
+  const auto bytes =
+      static_cast<std::int64_t>(updated * (4 + space_.state_bytes - bytes_on_device(*space_.job, space_.state_bytes)));
+  const double comes = model.move(space, true, bytes).us, leaves = model.move(space, false, bytes).us;
+  return space == Space::disk ? comes + leaves : std::max(comes, leaves);
+}
+
 // Masters, states, working copies and what is gathered of them.
 std::int64_t Scorer::static_bytes(const Candidate& candidate, const ResolvedData& data, const Piece& stage,
                                   const std::vector<Piece>& units) const {
   const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters,
                      frozen = parameters - stage.trained;
   const std::int64_t owned = data.shard_states ? stage.trained / candidate.slices() : stage.trained;
-  std::int64_t bytes = static_cast<std::int64_t>(static_cast<double>(owned) * (4 + space_.state_bytes)) +
-                       (data.shard_parameters ? frozen / candidate.slices() : frozen) * compute;
+  std::int64_t bytes =
+      static_cast<std::int64_t>(static_cast<double>(owned) * bytes_on_device(*space_.job, space_.state_bytes)) +
+      (data.shard_parameters ? frozen / candidate.slices() : frozen) * compute;
   if (compute != 4)
     bytes += (data.shard_parameters ? owned : stage.trained) * compute;
   else if (data.shard_states && !data.shard_parameters)

@@ -22,6 +22,10 @@ struct SearchSpace {
   double state_bytes = 8;        ///< of the optimizer's states of a parameter, beside the f32 master weight
 };
 
+/// Bytes of a trained parameter's master and states that its device keeps. `state_bytes`: of all its states. An f32
+/// working copy is the master, and stays.
+double bytes_on_device(const Job& job, double state_bytes);
+
 /// Makes profiles and cuts, when the search asks for them.
 class ProfileSource {
  public:

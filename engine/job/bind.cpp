@@ -445,6 +445,18 @@ PipelineStrategyJob bind_pipeline(Values& v, FreeParts& free) {
   return pipeline;
 }
 
+OffloadJob bind_offload(Values& v) {
+  const std::string at = "strategy.offload.";
+  OffloadJob offload;
+  if (!v.is_section("strategy.offload")) return offload;
+  offload.optimizer = v.word<OffloadTo>(at + "optimizer");
+  offload.gradients = v.word<OffloadTo>(at + "gradients");
+  offload.parameters = v.word<OffloadTo>(at + "parameters");
+  offload.activations = v.word<OffloadTo>(at + "activations");
+  if (v.has(at + "dir") && !v.is(at + "dir", "auto")) offload.dir = *v.file(at + "dir");
+  return offload;
+}
+
 WrapJob bind_wrap(const Values& v) {
   const std::string at = "strategy.wrap.";
   WrapJob wrap;
@@ -481,6 +493,7 @@ StrategyJob bind_strategy(Values& v) {
   strategy.tensor = bind_tensor(v, strategy.free);
   strategy.context = bind_context(v);
   strategy.pipeline = bind_pipeline(v, strategy.free);
+  strategy.offload = bind_offload(v);
   strategy.wrap = bind_wrap(v);
   return strategy;
 }
@@ -586,6 +599,8 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   if (v.right("goal")) job.goal = v.word<Goal>("goal");
   if (v.right("cluster")) job.cluster = bind_cluster(v);
   if (v.right("checkpoint")) job.checkpoint = bind_checkpoint(v, job.name);
+  OffloadJob& offload = job.strategy.offload;
+  if (offload.optimizer == OffloadTo::disk && offload.dir.empty()) offload.dir = job.checkpoint.dir.value_or("");
   if (v.right("log")) job.log = bind_log(v);
   return job;
 }

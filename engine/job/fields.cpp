@@ -537,6 +537,21 @@ Fields pipeline_strategy() {
   return fields;
 }
 
+Fields offload() {
+  const std::vector<std::string_view> places = words<OffloadTo>();
+  return {
+      optional("optimizer",
+               "Where master weights and the optimizer's states are kept: on the device, in the memory of a GPU's "
+               "host, or in a file of each rank.",
+               {word(places)}, "none"),
+      optional("gradients", "The same of gradients; only none so far.", {word(places)}, "none"),
+      optional("parameters", "The same of working copies; only none so far.", {word(places)}, "none"),
+      optional("activations", "The same of activations; only none so far.", {word(places)}, "none"),
+      optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
+          .when("optimizer", {"disk"}),
+  };
+}
+
 Fields wrap() {
   return {
       optional("policy",
@@ -558,6 +573,7 @@ Fields strategy() {
       extra("tensor", "Layers cut over ranks.", {section(tensor_strategy(), "degree"), word({"auto"})}),
       extra("context", "Sequences cut over ranks.", {section(context_strategy(), "degree")}),
       extra("pipeline", "The model cut into stages.", {section(pipeline_strategy(), "degree"), word({"auto"})}),
+      extra("offload", "What is kept off the device while it is not used.", {section(offload(), "optimizer")}),
       part("wrap", "What becomes a unit of parameters.", wrap(), "policy"),
       optional("profile", "Of the network: fills in bucket_mb, compression and every of data where they are not given.",
                {word(words<Profile>())}, "none"),

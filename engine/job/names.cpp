@@ -92,6 +92,10 @@ ValueNames<WrapPolicy> names_of(WrapPolicy) {
   using enum WrapPolicy;
   return {{automatic, "auto"}, {transformer, "transformer"}, {size, "size"}, {names, "names"}, {none, "none"}};
 }
+ValueNames<OffloadTo> names_of(OffloadTo) {
+  using enum OffloadTo;
+  return {{none, "none"}, {host, "host"}, {disk, "disk"}};
+}
 ValueNames<Profile> names_of(Profile) {
   using enum Profile;
   return {{none, "none"}, {high_bandwidth, "high_bandwidth"}, {low_bandwidth, "low_bandwidth"}};

@@ -95,6 +95,7 @@ class Rules {
     model();
     training_rows();
     objective();
+    offload();
     adapter();
     return std::move(mistakes_);
   }
@@ -382,6 +383,22 @@ class Rules {
     const Integer context = integer("strategy.context.degree");
     if (dpo && context && *context > 1)
       add("strategy.context.degree", "dpo compares whole sequences, which cannot be cut over ranks", "1");
+  }
+
+  // What comes to the device in parts is updated element by element, and by one rank for all.
+  void offload() {
+    const std::string& where = text("strategy.offload.optimizer");
+    if (where.empty() || where == "none") return;
+    const CheckedValue* dir = checked_.find("checkpoint.dir");
+    if (where == "disk" && text("strategy.offload.dir") == "auto" && dir != nullptr && dir->node.is_null())
+      add("strategy.offload.dir", "auto is checkpoint.dir, which is null", "a folder; or a checkpoint.dir");
+    for (const auto& [path, value] : checked_.values)
+      if (path.starts_with("train.") && path.ends_with("optimizer.name") && value.node.text == "muon")
+        add(path, "muon updates whole matrices, and an optimizer that is kept off the device comes there in parts",
+            "adamw, adam, lion, sgd; or strategy.offload.optimizer: none");
+    if (text("strategy.data.kind") == "local_sgd")
+      add("strategy.offload.optimizer", "local_sgd averages states, which have to be on the device",
+          "none; or another strategy.data.kind");
   }
 
   void training_rows() {

@@ -92,6 +92,15 @@ struct WrapJob {
   std::vector<std::string> excluded;       ///< globs over nodes that keep f32 whatever precision.compute is
 };
 
+/// Where something is kept while it is not used: on the device, in the memory of its host, or in a file.
+enum class OffloadTo : std::uint8_t { none, host, disk };
+
+struct OffloadJob {
+  OffloadTo optimizer = OffloadTo::none;  ///< masters and the optimizer's states
+  OffloadTo gradients = OffloadTo::none, parameters = OffloadTo::none, activations = OffloadTo::none;
+  std::string dir;  ///< disk: where the files are
+};
+
 enum class Profile : std::uint8_t { none, high_bandwidth, low_bandwidth };
 
 /// Parts of a strategy that the search decides; what a person fixed beside them stands.
@@ -113,6 +122,7 @@ struct StrategyJob {
   TensorStrategyJob tensor;
   ContextStrategyJob context;
   PipelineStrategyJob pipeline;
+  OffloadJob offload;
   WrapJob wrap;
   Profile profile = Profile::none;  ///< what it fills in is in `data` already
 };
@@ -126,6 +136,7 @@ ValueNames<ContextKind> names_of(ContextKind);
 ValueNames<PipelineSchedule> names_of(PipelineSchedule);
 ValueNames<SplitPolicy> names_of(SplitPolicy);
 ValueNames<WrapPolicy> names_of(WrapPolicy);
+ValueNames<OffloadTo> names_of(OffloadTo);
 ValueNames<Profile> names_of(Profile);
 
 #undef TRAINER_VALUE

@@ -142,7 +142,16 @@ struct CopyOut {
   friend bool operator==(const CopyOut&, const CopyOut&) = default;
 };
 
-using Instruction = std::variant<Launch, Collective, Exchange, CopyIn, CopyOut>;
+/// Bytes from one space to another (Space, plan.h), of which one is the device's. Comes here: a buffer that is kept
+/// elsewhere, as kernels need it; leaves: what they have made of it.
+struct Move {
+  NameId name = 0;
+  Read from;
+  Write to;
+  friend bool operator==(const Move&, const Move&) = default;
+};
+
+using Instruction = std::variant<Launch, Collective, Exchange, CopyIn, CopyOut, Move>;
 
 /// Calls visit(Access, const Region&) for every region the instruction touches.
 template <typename Visit>
@@ -167,6 +176,11 @@ void for_each_access(const CopyIn& copy, Visit&& visit) {
 template <typename Visit>
 void for_each_access(const CopyOut& copy, Visit&& visit) {
   visit(Access::read, copy.region.region);
+}
+template <typename Visit>
+void for_each_access(const Move& move, Visit&& visit) {
+  visit(Access::read, move.from.region);
+  visit(Access::write, move.to.region);
 }
 template <typename Visit>
 void for_each_access(const Instruction& instruction, Visit&& visit) {

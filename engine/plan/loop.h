@@ -28,6 +28,9 @@ void for_each_region(OneInstruction& instruction, const Visit& visit) {
         } else if constexpr (std::is_same_v<T, Exchange>) {
           for (auto& send : one.sends) visit(send.region.region);
           for (auto& receive : one.receives) visit(receive.region.region);
+        } else if constexpr (std::is_same_v<T, Move>) {
+          visit(one.from.region);
+          visit(one.to.region);
         } else {
           visit(one.region.region);
         }

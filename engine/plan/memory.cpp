@@ -2,6 +2,7 @@
 #include "engine/plan/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -10,16 +11,18 @@
 namespace trainer {
 namespace {
 
-// What communication reads or writes last is held until the next one of its kind. Were it free at once, the next kernel
-// could take its place, and by that have to wait until the bytes have left: what was to hide behind computing would
-// stop it. Of each instruction: until which one; -1: not communication.
-std::vector<std::int32_t> held_until(const Program& program) {
+// What communication reads or writes last is held until the next one of its kind, and what is moved away until the next
+// move away. Were it free at once, the next kernel could take its place, and by that have to wait until the bytes have
+// left: what was to hide behind computing would stop it. Of each instruction: until which one; -1: neither.
+std::vector<std::int32_t> held_until(const Role& role, const Program& program) {
   std::vector<std::int32_t> until(program.instructions.size(), -1);
   std::map<std::tuple<std::size_t, int, int>, std::int32_t> next;
   for (std::size_t i = until.size(); i-- > 0;) {
     const Instruction& instruction = program.instructions[i].instruction;
     const auto* collective = std::get_if<Collective>(&instruction);
-    if (collective == nullptr && !std::holds_alternative<Exchange>(instruction)) continue;
+    const auto* move = std::get_if<Move>(&instruction);
+    const bool leaves = move != nullptr && role.space_of(move->from.region) == Space::device;
+    if (collective == nullptr && !leaves && !std::holds_alternative<Exchange>(instruction)) continue;
     const int kind = collective == nullptr ? 0 : static_cast<int>(collective->kind);
     const int axes = collective == nullptr ? 0 : collective->axes.mask;
     const auto [at, last] = next.try_emplace({instruction.index(), kind, axes}, -1);
@@ -28,6 +31,9 @@ std::vector<std::int32_t> held_until(const Program& program) {
   }
   return until;
 }
+
+// Of the device.
+bool is_persistent(const Buffer& buffer) { return buffer.program < 0 && buffer.space == Space::device; }
 
 // A ring of one part: one content after the other.
 bool reused(const Buffer& buffer) { return buffer.stride > 0 && buffer.parts() == 1; }
@@ -134,7 +140,7 @@ class Backwards {
 
   Lives run() {
     for (auto i = static_cast<std::int32_t>(program_.instructions.size()); i-- > 0;) visit(i);
-    const std::vector<std::int32_t> until = held_until(program_);
+    const std::vector<std::int32_t> until = held_until(role_, program_);
     const auto held = [&](Lifetime life) {
       return Lifetime{life.first, std::max(life.last, until[static_cast<std::size_t>(life.last)])};
     };
@@ -219,7 +225,7 @@ std::vector<Lifetime> lifetimes(const Role& role, const Program& program) {
 std::int64_t least_bytes(const Role& role) {
   std::int64_t persistent = 0;
   for (const Buffer& buffer : role.buffers)
-    if (buffer.program < 0) persistent += aligned(buffer.bytes);
+    if (is_persistent(buffer)) persistent += aligned(buffer.bytes);
   std::int64_t most = persistent;
   for (std::size_t i = 0; i < role.programs.size(); ++i) {
     const Program& program = role.programs[i];
@@ -231,13 +237,23 @@ std::int64_t least_bytes(const Role& role) {
   return most;
 }
 
+std::int64_t most_bytes(const Plan& plan, Space space) {
+  std::int64_t most = 0;
+  for (const Role& role : plan.roles) most = std::max(most, role.bytes_in(space));
+  return most;
+}
+
 bool plan_memory(Role& role, std::int64_t limit, Care care) {
-  role.persistent_bytes = 0;
+  std::array<std::int64_t, kNumSpaces> persistent{};
   for (Buffer& buffer : role.buffers) {
     if (buffer.program >= 0) continue;
-    buffer.offset = role.persistent_bytes;
-    role.persistent_bytes += aligned(buffer.bytes);
+    std::int64_t& end = persistent[static_cast<std::size_t>(buffer.space)];
+    buffer.offset = begin_of(buffer.space) + end;
+    end += aligned(buffer.bytes);
   }
+  role.persistent_bytes = persistent[static_cast<std::size_t>(Space::device)];
+  role.host_bytes = persistent[static_cast<std::size_t>(Space::host)];
+  role.disk_bytes = persistent[static_cast<std::size_t>(Space::disk)];
   role.total_bytes = role.persistent_bytes;
   for (std::size_t program = 0; program < role.programs.size(); ++program)
     role.total_bytes = std::max(role.total_bytes, place_program(role, static_cast<std::int32_t>(program), limit, care));
@@ -251,7 +267,7 @@ std::vector<std::int64_t> live_bytes(const Role& role, const Program& program, c
   std::int64_t persistent = 0;
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
     if (role.buffers[id].program < 0) {
-      persistent += role.buffers[id].bytes;
+      if (is_persistent(role.buffers[id])) persistent += role.buffers[id].bytes;
       continue;
     }
     for (const Lifetime& life : lives.of(static_cast<BufferId>(id))) {
@@ -297,7 +313,8 @@ MemoryReport report_memory(const Role& role) {
       return life.first <= report.instruction && report.instruction <= life.last;
     };
     const bool alive =
-        role.buffers[id].program < 0 || (lives && std::ranges::any_of(lives->of(static_cast<BufferId>(id)), at_peak));
+        is_persistent(role.buffers[id]) ||
+        (role.buffers[id].program >= 0 && lives && std::ranges::any_of(lives->of(static_cast<BufferId>(id)), at_peak));
     if (!alive) continue;
     report.by_category[static_cast<std::size_t>(role.buffers[id].category)] += role.buffers[id].bytes;
     sum += role.buffers[id].bytes;

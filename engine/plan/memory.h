@@ -15,7 +15,7 @@
 
 namespace trainer {
 
-/// Sets every offset, persistent_bytes and total_bytes. Persistent buffers lie first, in order. A program's other
+/// Sets every offset and the bytes of each space. Persistent buffers lie first, in order. A program's other
 /// buffers share the memory behind them: two whose lifetimes (first to last access, in issue order) overlap never
 /// overlap in memory. Where that can keep the role within `limit`, more time is spent on it. Care::little takes a
 /// fraction of the time for long programs, and some percent more memory; false: it made no difference.
@@ -25,7 +25,7 @@ bool plan_memory(Role& role, std::int64_t limit = std::numeric_limits<std::int64
 /// The most that is alive at once in a program, persistent buffers included: no planning of memory needs less.
 std::int64_t least_bytes(const Role& role);
 
-/// What a role needs, and of what it consists at the moment when most is alive.
+/// What a role needs of the device, and of what it consists at the moment when most is alive.
 struct MemoryReport {
   std::int64_t peak_bytes = 0;                             ///< the allocation
   std::array<std::int64_t, kNumCategories> by_category{};  ///< at the peak; adds up to peak_bytes: alignment and gaps
@@ -35,6 +35,9 @@ struct MemoryReport {
   std::string peak_at;  ///< that instruction, for people
 };
 MemoryReport report_memory(const Role& role);
+
+/// The allocation in a space of the rank that has most there.
+std::int64_t most_bytes(const Plan& plan, Space space);
 
 /// When every buffer is alive in a program, persistent ones too: from its first access to its last. What communication
 /// touches last is held on, until the next of its kind. Several lifetimes where the buffer is a ring of one part:
@@ -60,7 +63,7 @@ Lives live_intervals(const Role& role, const Program& program);
 /// From the first to the last of these; -1: not in the program.
 std::vector<Lifetime> lifetimes(const Role& role, const Program& program);
 
-/// Live bytes after each instruction of a program, persistent ones included: the curve over a step.
+/// Live bytes of the device after each instruction of a program, persistent ones included: the curve over a step.
 std::vector<std::int64_t> live_bytes(const Role& role, const Program& program);
 
 }  // namespace trainer

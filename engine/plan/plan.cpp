@@ -55,6 +55,22 @@ std::string_view name_of(Stream stream) {
       return "background";
     case Stream::tensor:
       return "tensor_parallel";  // in a plan's text "tensor" begins another line
+    case Stream::fetch:
+      return "fetch";
+    case Stream::store:
+      return "store";
+  }
+  return "?";
+}
+
+std::string_view name_of(Space space) {
+  switch (space) {
+    case Space::device:
+      return "device";
+    case Space::host:
+      return "host";
+    case Space::disk:
+      return "disk";
   }
   return "?";
 }

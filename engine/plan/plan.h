@@ -23,20 +23,32 @@ inline constexpr int kNumCategories = 7;
 std::string_view name_of(Category category);
 std::string_view name_of(CollectiveKind kind);
 
-/// A piece of the rank's one allocation. Persistent ones live across programs; the others from their first to their
-/// last access inside the program they belong to.
+/// Where bytes are kept: in the memory that kernels work on (on a CPU the host's), beside a GPU in its host's memory,
+/// or in a file. What lies off the device is only moved (Move).
+enum class Space : std::uint8_t { device, host, disk };
+inline constexpr int kNumSpaces = 3;
+std::string_view name_of(Space space);
+
+/// The addresses of a rank: those of a space begin at so many bytes times its number, so that every address is of one
+/// space and what is true of addresses needs no word about spaces.
+inline constexpr std::int64_t kSpaceStride = std::int64_t{1} << 56;
+constexpr std::int64_t begin_of(Space space) { return static_cast<std::int64_t>(space) * kSpaceStride; }
+
+/// A piece of the rank's one allocation in its space. Persistent ones live across programs; the others from their first
+/// to their last access inside the program they belong to.
 struct Buffer {
   NameId name = 0;
   std::int32_t micro_batch = -1;
   Category category = Category::activations;
   std::int32_t program = -1;  ///< -1: persistent
   std::int64_t bytes = 0;
-  std::int64_t offset = -1;  ///< in the allocation; set by plan_memory, a multiple of kBufferAlignment
+  std::int64_t offset = -1;  ///< its address; set by plan_memory, a multiple of kBufferAlignment
   /// A ring, of a program with loops: its parts begin at multiples of `stride`, and each pass over a loop moves on
   /// by `advance` parts, in a circle. A value of micro-batch m lies in part m modulo their number. 0: no ring.
   std::int64_t stride = 0;
   std::int32_t advance = 0;
   bool own_parts = false;  ///< a ring that several loops go along: every micro-batch of the run has a part of its own
+  Space space = Space::device;  ///< off the device buffers are persistent
 
   std::int64_t parts() const { return stride == 0 ? 1 : (bytes + stride - 1) / stride; }
   friend bool operator==(const Buffer&, const Buffer&) = default;
@@ -46,17 +58,18 @@ struct Buffer {
 /// at a time (Target::communication_streams): what units of parameters ask of the data axes is issued in the
 /// background, so that what computing waits for does not queue behind gathers and buckets; what a layer asks of the
 /// tensor axis on `tensor`, so that it does not queue behind messages that wait for another stage. A group has all its
-/// collectives on one stream.
-enum class Stream : std::uint8_t { compute, communication, copy, background, tensor };
-inline constexpr int kNumStreams = 5;
+/// collectives on one stream. `fetch` moves bytes to the device, and `store` away from it.
+enum class Stream : std::uint8_t { compute, communication, copy, background, tensor, fetch, store };
+inline constexpr int kNumStreams = 7;
 std::string_view name_of(Stream stream);
 
 /// Of each stream an instruction (its issue index), that one and all before it there; -1: none.
 struct StreamClock {
   std::array<std::int32_t, kNumStreams> at;
   constexpr StreamClock(std::int32_t compute = -1, std::int32_t communication = -1, std::int32_t copy = -1,
-                        std::int32_t background = -1, std::int32_t tensor = -1)
-      : at{compute, communication, copy, background, tensor} {}
+                        std::int32_t background = -1, std::int32_t tensor = -1, std::int32_t fetch = -1,
+                        std::int32_t store = -1)
+      : at{compute, communication, copy, background, tensor, fetch, store} {}
   constexpr std::int32_t& operator[](std::size_t stream) { return at[stream]; }
   constexpr std::int32_t operator[](std::size_t stream) const { return at[stream]; }
   constexpr auto begin() const { return at.begin(); }
@@ -303,11 +316,18 @@ struct Role {
   BufferId scalars = -1;              ///< f32 [4] of update_scalars; persistent
   BufferId applied = -1;              ///< i32 [1]; persistent
   BufferId good_steps = -1;           ///< i32 [1] of a dynamic loss scale; persistent; -1: the scale stays as it is
-  std::int64_t persistent_bytes = 0;  ///< offsets below this are persistent
-  std::int64_t total_bytes = 0;       ///< the rank's allocation
+  std::int64_t persistent_bytes = 0;  ///< of the device: offsets below this are persistent
+  std::int64_t total_bytes = 0;       ///< the rank's allocation on the device
+  std::int64_t host_bytes = 0;        ///< in the memory of its host,
+  std::int64_t disk_bytes = 0;        ///< and in its file
 
   const Buffer& buffer(BufferId id) const { return buffers[static_cast<std::size_t>(id)]; }
   const std::string& name(NameId id) const { return names[static_cast<std::size_t>(id)]; }
+  Space space_of(const Region& region) const { return buffer(region.buffer).space; }
+  /// The rank's allocation in a space.
+  std::int64_t bytes_in(Space space) const {
+    return space == Space::device ? total_bytes : space == Space::host ? host_bytes : disk_bytes;
+  }
   const Program* program(ProgramKind kind) const;
   /// Index in `programs` or `fields`, or -1.
   std::int32_t program_index(ProgramKind kind) const;

@@ -219,6 +219,8 @@ class Reader {
     plan_.roles.emplace_back();
     names_.clear();
     line >> " persistent=" >> role().persistent_bytes >> " total=" >> role().total_bytes;
+    if (line.take(" host=")) line >> role().host_bytes;
+    if (line.take(" disk=")) line >> role().disk_bytes;
     line >> " scalars=b" >> role().scalars >> " applied=b" >> role().applied;
     if (line.take(" good_steps=b")) line >> role().good_steps;
   }
@@ -248,6 +250,8 @@ class Reader {
     buffer.name = name(line);
     line >> " " >> buffer.category >> " mb=" >> buffer.micro_batch >> " program=" >> buffer.program;
     line >> " bytes=" >> buffer.bytes >> " at=" >> buffer.offset;
+    if (line.take(" on=")) line >> buffer.space;
+    buffer.offset += begin_of(buffer.space);
     if (line.take(" stride=")) line >> buffer.stride >> " advance=" >> buffer.advance;
     buffer.own_parts = buffer.stride != 0 && line.take(" own_parts");
     if (buffer.stride < 0) line.fail("the parts of a ring lie one behind the other");
@@ -341,6 +345,7 @@ class Reader {
     if (line.take("exchange ")) return read_exchange(line);
     if (line.take("copy_in f")) return read_copy<CopyIn>(line);
     if (line.take("copy_out f")) return read_copy<CopyOut>(line);
+    if (line.take("move ")) return read_move(line);
     Collective collective;
     line >> collective.kind >> " " >> collective.dtype >> " " >> collective.axes;
     if (line.take("/")) line >> collective.dim;
@@ -356,6 +361,13 @@ class Reader {
     Copy copy;
     line >> copy.field >> "+" >> copy.field_offset >> " " >> copy.region.region;
     return copy;
+  }
+
+  Move read_move(Line& line) {
+    Move move;
+    move.name = name(line);
+    line >> " from " >> move.from.region >> " to " >> move.to.region;
+    return move;
   }
 
   Launch read_launch(Line& line) {

@@ -146,6 +146,9 @@ struct InstructionPrinter {
   void operator()(const CopyOut& copy) const {
     out << "copy_out f" << copy.field << '+' << copy.field_offset << ' ' << copy.region.region;
   }
+  void operator()(const Move& move) const {
+    out << "move " << role.name(move.name) << " from " << move.from.region << " to " << move.to.region;
+  }
 };
 
 // Ends the line of an instruction; what it has none of is left out.
@@ -183,15 +186,18 @@ void print_unit(const Unit& unit, Out& out) {
 }
 
 void print_role(const Role& role, std::size_t index, Out& out) {
-  out << "role " << index << " persistent=" << role.persistent_bytes << " total=" << role.total_bytes << " scalars=b"
-      << role.scalars << " applied=b" << role.applied;
+  out << "role " << index << " persistent=" << role.persistent_bytes << " total=" << role.total_bytes;
+  if (role.host_bytes != 0) out << " host=" << role.host_bytes;
+  if (role.disk_bytes != 0) out << " disk=" << role.disk_bytes;
+  out << " scalars=b" << role.scalars << " applied=b" << role.applied;
   if (role.good_steps >= 0) out << " good_steps=b" << role.good_steps;
   out << '\n';
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
     const Buffer& buffer = role.buffers[id];
     out << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category)
         << " mb=" << buffer.micro_batch << " program=" << buffer.program << " bytes=" << buffer.bytes
-        << " at=" << buffer.offset;
+        << " at=" << buffer.offset - begin_of(buffer.space);
+    if (buffer.space != Space::device) out << " on=" << name_of(buffer.space);
     if (buffer.stride != 0) out << " stride=" << buffer.stride << " advance=" << buffer.advance;
     if (buffer.own_parts) out << " own_parts";
     out << '\n';

@@ -9,16 +9,26 @@
 
 namespace trainer {
 
-std::vector<std::pair<TensorDesc, Region>> state_operands(const Unit& unit, std::string_view name) {
+Region part_of(const Region& region, const ElementRange& elements, std::int64_t width) {
+  Region part = region;
+  part.offset += elements.first * width;
+  part.bytes = elements.size() * width;
+  return part;
+}
+
+std::vector<std::pair<TensorDesc, Region>> state_operands(const Unit& unit, std::string_view name,
+                                                          std::optional<ElementRange> elements) {
+  const ElementRange of = elements.value_or(ElementRange{0, unit.slice()});
   std::vector<std::pair<TensorDesc, Region>> operands;
   for (const Slot& slot : unit.slots) {
     if (slot.kind != Slot::Kind::state || (!name.empty() && slot.name != name)) continue;
-    const auto [buffer, offset] = std::pair(slot.region.buffer, slot.region.offset);
-    const TensorDesc values{slot.spec.dtype(), Shape{unit.slice()}};
-    operands.push_back({values, {buffer, offset, values.bytes()}});
-    if (slot.spec.format.block == 0) continue;
-    const TensorDesc scales{DType::f32, Shape{(unit.slice() + slot.spec.format.block - 1) / slot.spec.format.block}};
-    operands.push_back({scales, {buffer, offset + aligned(values.bytes()), scales.bytes()}});
+    const std::int64_t width = size_of(slot.spec.dtype()), block = slot.spec.format.block;
+    operands.push_back({{slot.spec.dtype(), Shape{of.size()}}, part_of(slot.region, of, width)});
+    if (block == 0) continue;
+    Region scales = slot.region;
+    scales.offset += aligned(unit.slice() * width);
+    const ElementRange blocks{of.first / block, (of.last + block - 1) / block};
+    operands.push_back({{DType::f32, Shape{blocks.size()}}, part_of(scales, blocks, size_of(DType::f32))});
   }
   return operands;
 }

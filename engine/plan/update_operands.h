@@ -1,6 +1,7 @@
 // What ops of an optimizer take of a unit: its states, and its matrices where an op reads them whole.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -10,9 +11,14 @@
 
 namespace trainer {
 
+/// Some elements of a rank's slice of the unit's flat order, [first, last), in one of its buffers whose elements have
+/// so many bytes.
+Region part_of(const Region& region, const ElementRange& elements, std::int64_t width);
+
 /// The states of a unit that have this name, or all of them, as kernels take them: each followed by its scales where it
-/// has any.
-std::vector<std::pair<TensorDesc, Region>> state_operands(const Unit& unit, std::string_view name = {});
+/// has any. `elements`: of these of the rank's slice, which begin at a multiple of each state's block; none: of all.
+std::vector<std::pair<TensorDesc, Region>> state_operands(const Unit& unit, std::string_view name = {},
+                                                          std::optional<ElementRange> elements = {});
 
 /// The axes over which the matrices of a unit are put together: those that slice its states, and the tensor axis where
 /// it cuts one of them. The ranks along them share the work.

@@ -53,6 +53,10 @@ struct WorkText {
   std::string operator()(const CopyOut& copy) const {
     return "copy_out " + bytes_text(static_cast<double>(copy.region.region.bytes));
   }
+  std::string operator()(const Move& move) const {
+    return (role.space_of(move.to.region) == Space::device ? "fetch " : "store ") +
+           bytes_text(static_cast<double>(move.to.region.bytes));
+  }
 };
 
 // Each operand passes the memory once: what is read and written in place is read, and then written.

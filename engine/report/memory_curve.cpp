@@ -24,6 +24,7 @@ std::vector<Bytes> changes(const Role& role, const Program& program) {
   for (std::size_t id = 0; id < role.buffers.size(); ++id) {
     const Buffer& buffer = role.buffers[id];
     const auto category = static_cast<std::size_t>(buffer.category);
+    if (buffer.space != Space::device) continue;
     if (buffer.program < 0) {
       change.front()[category] += buffer.bytes;
     } else if (lives[id].first >= 0) {

@@ -34,6 +34,10 @@ struct Title {
   std::string operator()(const CopyOut& copy) const {
     return "copy_out " + role.fields[static_cast<std::size_t>(copy.field)].name;
   }
+  std::string operator()(const Move& move) const {
+    const bool comes = role.space_of(move.to.region) == Space::device;
+    return fmt::format("{} {}", comes ? "fetch" : "store", role.name(move.name));
+  }
 };
 
 Json categories_json(const MemoryReport& report) {
@@ -70,6 +74,17 @@ std::size_t fullest_stage(const CompiledJob& compiled) {
 
 const MemoryReport& fullest(const CompiledJob& compiled) { return compiled.memory[fullest_stage(compiled)]; }
 
+Json spaces_json(const CompiledJob& compiled) {
+  const auto number = [](std::optional<std::int64_t> limit) { return limit ? Json(*limit) : Json(nullptr); };
+  const std::pair<Space, std::optional<std::int64_t>> limits[] = {
+      {Space::device, compiled.limit_bytes}, {Space::host, compiled.host_limit_bytes}, {Space::disk, std::nullopt}};
+  Json spaces = Json::object();
+  for (const auto& [space, limit] : limits)
+    spaces[std::string(name_of(space))] = {{"peak_bytes", most_bytes(compiled.plan, space)},
+                                           {"limit_bytes", number(limit)}};
+  return spaces;
+}
+
 Json memory_json(const CompiledJob& compiled) {
   const MemoryReport& report = fullest(compiled);
   Json stages = Json::array();
@@ -83,6 +98,7 @@ Json memory_json(const CompiledJob& compiled) {
   return {{"limit_bytes", compiled.limit_bytes},
           {"peak_bytes", report.peak_bytes},
           {"fits", compiled.fits},
+          {"spaces", spaces_json(compiled)},
           {"by_category", categories_json(report)},
           {"peak_at", report.peak_at},
           {"fullest_stage", fullest_stage(compiled)},

@@ -121,6 +121,11 @@ void add_memory(std::string& out, const CompiledJob& compiled) {
   out += fmt::format("{}{}", several ? stages_memory_table(compiled.memory) : one_memory_table(report),
                      peak_line(compiled.plan.roles[stage], report));
   add_alive(out, compiled.plan.roles[stage], report);
+  for (const Space space : {Space::host, Space::disk})
+    if (const std::int64_t bytes = most_bytes(compiled.plan, space); bytes > 0)
+      out += fmt::format(
+          "  kept on the {} of the fullest rank: {}{}\n", name_of(space), size_text(bytes),
+          space == Space::host && compiled.host_limit_bytes ? " of " + size_text(*compiled.host_limit_bytes) : "");
 }
 
 void add_lifecycle(std::string& out, const LoadedJob& loaded, const CompiledJob& compiled) {

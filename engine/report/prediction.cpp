@@ -29,19 +29,15 @@ std::string ms_text(double us) {
 std::string share_text(double part, double whole) { return fmt::format("{:.1f}%", whole > 0 ? 100 * part / whole : 0); }
 
 Json parts_json(const RoleTimes& times) {
-  return {{"compute_ms", ms(times.compute_us)},
-          {"exposed_communication_ms", ms(times.exposed_us)},
-          {"bubble_ms", ms(times.bubble_us)},
-          {"optimizer_ms", ms(times.optimizer_us)},
-          {"input_ms", ms(times.input_us)}};
+  return {{"compute_ms", ms(times.compute_us)}, {"exposed_communication_ms", ms(times.exposed_us)},
+          {"bubble_ms", ms(times.bubble_us)},   {"optimizer_ms", ms(times.optimizer_us)},
+          {"input_ms", ms(times.input_us)},     {"offload_ms", ms(times.offload_us)}};
 }
 
 const std::vector<std::pair<const char*, double RoleTimes::*>> kParts{
-    {"computing", &RoleTimes::compute_us},
-    {"communication that nothing hides", &RoleTimes::exposed_us},
-    {"bubble", &RoleTimes::bubble_us},
-    {"optimizer", &RoleTimes::optimizer_us},
-    {"input", &RoleTimes::input_us}};
+    {"computing", &RoleTimes::compute_us}, {"communication that nothing hides", &RoleTimes::exposed_us},
+    {"bubble", &RoleTimes::bubble_us},     {"optimizer", &RoleTimes::optimizer_us},
+    {"input", &RoleTimes::input_us},       {"offload", &RoleTimes::offload_us}};
 
 void add_communication(std::string& out, const PredictedStep& step) {
   if (step.times.communication.empty()) return;

@@ -71,6 +71,10 @@ Json explicit_strategy(const StrategyJob& strategy, const Mesh& mesh) {
   if (mesh.size(Axis::context) > 1)
     json["context"] = {{"degree", mesh.size(Axis::context)}, {"kind", text(strategy.context.kind)}};
   if (pipeline > 1) json["pipeline"] = pipeline_json(strategy.pipeline, pipeline);
+  if (const OffloadJob& offload = strategy.offload; offload.optimizer != OffloadTo::none) {
+    json["offload"] = {{"optimizer", text(offload.optimizer)}};
+    if (offload.optimizer == OffloadTo::disk) json["offload"]["dir"] = offload.dir;
+  }
   json["wrap"] = wrap_json(strategy.wrap);
   return json;
 }

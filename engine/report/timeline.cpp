@@ -111,7 +111,8 @@ std::string_view words_for(Task task) {
 }
 
 constexpr int kFinest = 0, kCoarsest = 2;
-constexpr std::array kDrawn{Stream::compute, Stream::tensor, Stream::communication, Stream::background, Stream::copy};
+constexpr std::array kDrawn{Stream::compute, Stream::tensor, Stream::communication, Stream::background,
+                            Stream::copy,    Stream::fetch,  Stream::store};
 static_assert(kDrawn.size() == kNumStreams);
 // Of a stage whose instructions are summed: the compute stream is drawn as actions, and copies are too small to be
 // seen.

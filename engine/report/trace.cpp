@@ -24,7 +24,7 @@ std::int64_t bytes_of(const Instruction& instruction) {
 }
 
 const char* category_of(const Instruction& instruction) {
-  static constexpr const char* kCategories[] = {"launch", "collective", "exchange", "copy", "copy"};
+  static constexpr const char* kCategories[] = {"launch", "collective", "exchange", "copy", "copy", "move"};
   static_assert(std::size(kCategories) == std::variant_size_v<Instruction>);
   return kCategories[instruction.index()];
 }

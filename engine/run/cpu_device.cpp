@@ -1,7 +1,8 @@
 // The CPU as a device. The compute and copy streams are the thread that calls run(), whose kernels fork a team of
-// threads; the communication stream is a thread of its own, so that collectives go on during computation. Each works
-// through its own list in issue order and waits for the other by Progress.
+// threads; the streams for communication and for moves between memory and disk are threads of their own, so that they
+// go on during computation. Each thread works through its own list in issue order and waits for the others by Progress.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -17,6 +18,7 @@
 #include "engine/run/executor.h"
 #include "engine/run/host_memory.h"
 #include "engine/run/non_finite.h"
+#include "engine/run/offload_file.h"
 #include "engine/run/prepared_program.h"
 #include "engine/run/progress.h"
 #include "kernels/cpu/table.h"
@@ -26,10 +28,26 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Threads of a rank: the caller's, and for what goes on beside it those that any program needs.
+enum Thread : std::size_t { kHere, kCommunication, kFetch, kStore, kNumThreads };
+
+Thread thread_of(Stream stream) {
+  switch (stream) {
+    case Stream::communication:
+      return kCommunication;
+    case Stream::fetch:
+      return kFetch;
+    case Stream::store:
+      return kStore;
+    default:
+      return kHere;
+  }
+}
+
 // An instruction in the list of its thread.
 struct Queued {
-  std::int32_t index = 0;   // in the program
-  std::int32_t after = -1;  // the instruction of the other thread that it waits for, as it is listed
+  std::int32_t index = 0;                         // in the program
+  std::array<std::int32_t, kNumThreads> after{};  // of each other thread the instruction that it waits for, as listed
   const PreparedInstruction* prepared = nullptr;
   HostCommunicator::Group* group = nullptr;
 };
@@ -54,40 +72,51 @@ struct Queue {
 
 struct CpuProgram {
   PreparedProgram prepared;
-  Queue here;   // compute and copy
-  Queue there;  // communication
+  std::array<Queue, kNumThreads> queues;
   std::vector<Span> times;
 
   const Program& program() const { return *prepared.program; }
+  bool needs(std::size_t thread) const { return !queues[thread].list.empty(); }
+};
+
+// What a thread has done of the program at hand, and the number of the place that it is at.
+struct Worker {
+  Progress progress;
+  std::atomic<std::int32_t> now{-1};
+  bool has_work = false;  // of the program at hand; guarded
+  std::thread thread;     // the caller's is none
 };
 
 class CpuExecutor final : public Executor {
  public:
-  CpuExecutor(const Plan& plan, int rank, HostCommunicator& communicator, const kernels::cpu::Context& context)
+  CpuExecutor(const Plan& plan, int rank, HostCommunicator& communicator, const kernels::cpu::Context& context,
+              const std::string& offload_dir)
       : plan_(plan),
         role_(plan.role_of(rank)),
         point_{plan.mesh, plan.mesh.coordinates(rank)},
         communicator_(communicator),
         memory_(role_.total_bytes) {
+    CHECK(role_.host_bytes == 0, "a CPU's device is its host");
+    if (role_.disk_bytes > 0) file_.emplace(offload_dir, rank, role_.disk_bytes);
     for (const Signature& signature : role_.signatures) kernels_.push_back(kernels::cpu::prepare(signature, context));
     fields_.resize(role_.fields.size());
     programs_.reserve(role_.programs.size());
     for (const Program& program : role_.programs) prepare(programs_.emplace_back(), program);
-    if (std::any_of(programs_.begin(), programs_.end(),
-                    [](const CpuProgram& program) { return !program.there.list.empty(); }))
-      communication_ = std::thread([this] { communicate(); });
+    for (std::size_t thread = kHere + 1; thread < kNumThreads; ++thread)
+      if (std::ranges::any_of(programs_, [&](const CpuProgram& program) { return program.needs(thread); }))
+        workers_[thread].thread = std::thread([this, thread] { work(static_cast<Thread>(thread)); });
     communicator_.describe_by([this] { return doing(); });
   }
 
   ~CpuExecutor() override {
     communicator_.describe_by({});
-    if (!communication_.joinable()) return;
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
     }
     wake_.notify_all();
-    communication_.join();
+    for (Worker& worker : workers_)
+      if (worker.thread.joinable()) worker.thread.join();
   }
 
   void bind(std::int32_t field, void* data) override {
@@ -112,9 +141,11 @@ class CpuExecutor final : public Executor {
   }
 
   void write(const Region& region, const void* data) override {
+    if (on_disk(region)) return file_->write(disk_offset(region), data, region.bytes);
     std::memcpy(address(region), data, static_cast<std::size_t>(region.bytes));
   }
   void read(const Region& region, void* data) const override {
+    if (on_disk(region)) return file_->read(disk_offset(region), data, region.bytes);
     std::memcpy(data, address(region), static_cast<std::size_t>(region.bytes));
   }
   void record_times(bool on) override {
@@ -126,12 +157,17 @@ class CpuExecutor final : public Executor {
     return programs_.at(static_cast<std::size_t>(index)).times;
   }
   std::int64_t allocated_bytes() const override { return memory_.bytes(); }
+  std::int64_t offloaded_bytes(Space space) const override {
+    return space == Space::disk && file_ ? file_->bytes() : 0;
+  }
   const Role& role() const override { return role_; }
 
  private:
   // ---- Preparation ----
 
   std::byte* address(const Region& region) const { return memory_.at(role_.address(region, point_)); }
+  bool on_disk(const Region& region) const { return role_.space_of(region) == Space::disk; }
+  std::int64_t disk_offset(const Region& region) const { return role_.address(region, point_) - begin_of(Space::disk); }
 
   void prepare(CpuProgram& result, const Program& program) {
     result.prepared = prepare_program(plan_, communicator_.rank(), program, memory_.at(0), kernels_);
@@ -139,13 +175,14 @@ class CpuExecutor final : public Executor {
       const Issued& issued = program.instructions[i];
       CHECK(issued.stream != Stream::background && issued.stream != Stream::tensor,
             "a plan for a CPU has one stream of communication");
-      const bool there = issued.stream == Stream::communication;
-      Queued one{static_cast<std::int32_t>(i), -1, &result.prepared.instructions[i], nullptr};
+      const Thread mine = thread_of(issued.stream);
+      Queued one{static_cast<std::int32_t>(i), {}, &result.prepared.instructions[i], nullptr};
+      one.after.fill(-1);
       for (std::size_t s = 0; s < kNumStreams; ++s)
-        if ((static_cast<Stream>(s) == Stream::communication) != there)
-          one.after = std::max(one.after, issued.after[s]);
+        if (const Thread thread = thread_of(static_cast<Stream>(s)); thread != mine)
+          one.after[thread] = std::max(one.after[thread], issued.after[s]);
       if (const auto* collective = std::get_if<Collective>(&issued.instruction)) one.group = group(*collective);
-      (there ? result.there : result.here).add(one, program.loops);
+      result.queues[mine].add(one, program.loops);
     }
   }
 
@@ -157,25 +194,37 @@ class CpuExecutor final : public Executor {
 
   // ---- Running ----
 
-  // The caller's part of a program, and the other thread's beside it; after(place) of each instruction that ran here.
+  // The caller's part of a program, and the other threads' beside it; after(place) of each instruction that ran here.
   template <typename After>
   void run_here(CpuProgram& program, const After& after) {
     begin(program);
     try {
-      for_each_in_run(program.here.passes, [&](std::int32_t i, std::int32_t pass) {
-        const Queued& one = program.here.list[static_cast<std::size_t>(i)];
-        if (one.after >= 0) wait_there(awaited(program.program().loops, one.after, one.index, pass));
-        const std::int32_t number = number_of(program.program(), {one.index, pass});
-        run(program, one, pass, number, now_here_);
-        after(Place{one.index, pass});
-        here_.advance(number);
-        return true;
-      });
-      here_.stop();
+      if (!run_list(program, kHere, after)) throw AbortedError("another thread of this rank failed");
+      workers_[kHere].progress.stop();
     } catch (...) {
       abandon(std::current_exception());
     }
-    end(program);
+    end();
+  }
+
+  // A thread's part of a program; false: another thread has failed.
+  template <typename After>
+  bool run_list(CpuProgram& program, Thread thread, const After& after) {
+    Worker& mine = workers_[thread];
+    bool all = true;
+    for_each_in_run(program.queues[thread].passes, [&](std::int32_t i, std::int32_t pass) {
+      const Queued& one = program.queues[thread].list[static_cast<std::size_t>(i)];
+      for (std::size_t other = 0; other < kNumThreads; ++other)
+        if (one.after[other] >= 0)
+          workers_[other].progress.wait(awaited(program.program().loops, one.after[other], one.index, pass));
+      if (failed_.load(std::memory_order_acquire)) return all = false;
+      const std::int32_t number = number_of(program.program(), {one.index, pass});
+      run(program, one, pass, number, mine.now);
+      after(Place{one.index, pass});
+      mine.progress.advance(number);
+      return true;
+    });
+    return all;
   }
 
   // Scratch memory starts as NaN, so that a read of what was never written shows.
@@ -188,28 +237,27 @@ class CpuExecutor final : public Executor {
   void begin(CpuProgram& program) {
     started_ = Clock::now();
     running_.store(program.prepared.program, std::memory_order_relaxed);
-    if (program.there.list.empty()) return;
-    here_.reset();
-    there_.reset();
     {
       const std::lock_guard lock(mutex_);
       current_ = &program;
       failure_ = nullptr;
+      for (std::size_t thread = 0; thread < kNumThreads; ++thread) {
+        workers_[thread].progress.reset();
+        workers_[thread].has_work = thread != kHere && program.needs(thread);
+      }
+      if (!working()) return;
     }
     wake_.notify_all();
   }
 
-  void end(const CpuProgram& program) {
-    if (program.there.list.empty()) return;
+  void end() {
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [&] { return current_ == nullptr; });
+    wake_.wait(lock, [&] { return !working(); });
     if (failure_) std::rethrow_exception(failure_);
   }
 
-  void wait_there(std::int32_t number) {
-    there_.wait(number);
-    if (failed_.load(std::memory_order_acquire)) throw AbortedError("this rank's communication failed");
-  }
+  // Whether a thread beside the caller's still works on the program. REQUIRES: mutex_ is held.
+  bool working() const { return std::ranges::any_of(workers_, &Worker::has_work); }
 
   // This rank's own computation failed: no other rank may wait for it.
   [[noreturn]] void abandon(const std::exception_ptr& why) {
@@ -221,48 +269,51 @@ class CpuExecutor final : public Executor {
     }
     failed_.store(true, std::memory_order_release);
     communicator_.abort(reason);
-    here_.stop();
+    workers_[kHere].progress.stop();
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [&] { return current_ == nullptr; });
+    wake_.wait(lock, [&] { return !working(); });
     std::rethrow_exception(failure_ ? failure_ : why);
   }
 
-  void communicate() {
+  void work(Thread thread) {
+    Worker& mine = workers_[thread];
     for (;;) {
       CpuProgram* program = nullptr;
       {
         std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return stopping_ || current_ != nullptr; });
+        wake_.wait(lock, [&] { return stopping_ || mine.has_work; });
         if (stopping_) return;
         program = current_;
       }
       std::exception_ptr failure;
       try {
-        run_there(*program);
+        run_list(*program, thread, [](const Place&) {});
       } catch (...) {
         failure = std::current_exception();
         failed_.store(true, std::memory_order_release);
+        if (thread != kCommunication) end_others(failure);
       }
-      there_.stop();
+      mine.progress.stop();
       {
         const std::lock_guard lock(mutex_);
-        if (failure) failure_ = failure;
-        current_ = nullptr;
+        if (failure && !failure_) failure_ = failure;
+        mine.has_work = false;
       }
       wake_.notify_all();
     }
   }
 
-  void run_there(CpuProgram& program) {
-    for_each_in_run(program.there.passes, [&](std::int32_t i, std::int32_t pass) {
-      const Queued& one = program.there.list[static_cast<std::size_t>(i)];
-      if (one.after >= 0) here_.wait(awaited(program.program().loops, one.after, one.index, pass));
-      if (failed_.load(std::memory_order_acquire)) return false;
-      const std::int32_t number = number_of(program.program(), {one.index, pass});
-      run(program, one, pass, number, now_there_);
-      there_.advance(number);
-      return true;
-    });
+  // A move failed: neither this rank's communication nor the other ranks know of it.
+  void end_others(const std::exception_ptr& why) {
+    try {
+      std::rethrow_exception(why);
+    } catch (const std::exception& error) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (!failure_) failure_ = why;
+      }
+      communicator_.abort("rank " + std::to_string(communicator_.rank()) + ": " + error.what());
+    }
   }
 
   // One instruction; `number` of its place, which `now` holds meanwhile.
@@ -282,8 +333,8 @@ class CpuExecutor final : public Executor {
 
   // Of a rank that computes while it communicates, what it communicates: that is what others may hold up.
   std::string doing() const {
-    const std::int32_t there = now_there_.load(std::memory_order_acquire);
-    const std::int32_t number = there >= 0 ? there : now_here_.load(std::memory_order_acquire);
+    const std::int32_t there = workers_[kCommunication].now.load(std::memory_order_acquire);
+    const std::int32_t number = there >= 0 ? there : workers_[kHere].now.load(std::memory_order_acquire);
     const Program* const program = running_.load(std::memory_order_relaxed);
     if (program == nullptr || number < 0 || number >= program->length()) return "";
     return (there >= 0 ? "waits in " : "runs ") + text_of_place(role_, *program, number);
@@ -323,6 +374,14 @@ class CpuExecutor final : public Executor {
                 static_cast<std::size_t>(copy.region.region.bytes));
   }
 
+  void execute(CpuProgram& program, const Queued& one, std::int32_t, const Move& move) {
+    void* const here = program.prepared.output(*one.prepared);
+    if (one.prepared->comes)
+      file_->read(one.prepared->away, here, move.from.region.bytes);
+    else
+      file_->write(one.prepared->away, here, move.from.region.bytes);
+  }
+
   std::byte* host(std::int32_t field) const {
     std::byte* data = fields_[static_cast<std::size_t>(field)];
     CHECK(data != nullptr,
@@ -344,6 +403,7 @@ class CpuExecutor final : public Executor {
   const MeshPoint point_;
   HostCommunicator& communicator_;
   HostMemory memory_;
+  std::optional<OffloadFile> file_;  // where the plan has bytes on disk
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
   std::vector<std::byte*> fields_;
   std::vector<CpuProgram> programs_;
@@ -353,20 +413,19 @@ class CpuExecutor final : public Executor {
   Clock::time_point started_;
 
   std::atomic<const Program*> running_{nullptr};
-  std::atomic<std::int32_t> now_here_{-1}, now_there_{-1};  // numbers of places, which doing() tells of
-  Progress here_, there_;
   std::atomic<bool> failed_{false};
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
-  CpuProgram* current_ = nullptr;  // what the communication thread works on
+  CpuProgram* current_ = nullptr;  // what the other threads work on
   std::exception_ptr failure_;
   bool stopping_ = false;
-  std::thread communication_;
+  std::array<Worker, kNumThreads> workers_;
 };
 
 class CpuDevice final : public DeviceBackend {
  public:
-  explicit CpuDevice(int threads) : context_{kernels::cpu::detect_isa(), threads} {}
+  CpuDevice(int threads, std::string offload_dir)
+      : context_{kernels::cpu::detect_isa(), threads}, offload_dir_(std::move(offload_dir)) {}
   std::string description() const override {
     return "cpu, " + std::string(kernels::cpu::name_of(context_.isa)) + ", " + std::to_string(context_.threads) +
            (context_.threads == 1 ? " thread" : " threads") + " a rank";
@@ -374,15 +433,18 @@ class CpuDevice final : public DeviceBackend {
   std::unique_ptr<Executor> load(const Plan& plan, int rank, Communicator& communicator) override {
     auto* const on_host = dynamic_cast<HostCommunicator*>(&communicator);
     CHECK(on_host != nullptr, "ranks on CPUs have a communicator on host memory");
-    return std::make_unique<CpuExecutor>(plan, rank, *on_host, context_);
+    return std::make_unique<CpuExecutor>(plan, rank, *on_host, context_, offload_dir_);
   }
 
  private:
   kernels::cpu::Context context_;
+  const std::string offload_dir_;
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceBackend> cpu_device(int threads) { return std::make_unique<CpuDevice>(threads); }
+std::unique_ptr<DeviceBackend> cpu_device(int threads, std::string offload_dir) {
+  return std::make_unique<CpuDevice>(threads, std::move(offload_dir));
+}
 
 }  // namespace trainer

@@ -57,7 +57,10 @@ class CudaExecutor final : public Executor {
         host_stream_(make_stream(true)),
         staged_(kStagedBytes),
         fields_(role_),
-        issue_(role_, rank, streams_, fields_, of_gpus_) {
+        on_host_(role_.host_bytes),
+        issue_(role_, rank, streams_, fields_, on_host_.data(), of_gpus_) {
+    CHECK(role_.disk_bytes == 0, "a GPU's plan keeps nothing on disk");
+    std::memset(on_host_.data(), 0, static_cast<std::size_t>(role_.host_bytes));
     // States begin at zero.
     check(cudaMemsetAsync(memory_.at(0), 0, static_cast<std::size_t>(memory_.bytes()), host_stream_.get()),
           "cudaMemsetAsync");
@@ -133,6 +136,8 @@ class CudaExecutor final : public Executor {
 
   // Weights are drawn by several threads, and there is one staging buffer.
   void write(const Region& region, const void* data) override {
+    if (std::byte* const at = on_host(region))
+      return void(std::memcpy(at, data, static_cast<std::size_t>(region.bytes)));
     const std::lock_guard lock(staging_);
     make_current();
     each_part(region, [&](std::byte* device, std::int64_t offset, std::int64_t bytes) {
@@ -142,6 +147,8 @@ class CudaExecutor final : public Executor {
   }
 
   void read(const Region& region, void* data) const override {
+    if (const std::byte* const at = on_host(region))
+      return void(std::memcpy(data, at, static_cast<std::size_t>(region.bytes)));
     const std::lock_guard lock(staging_);
     make_current();
     each_part(region, [&](const std::byte* device, std::int64_t offset, std::int64_t bytes) {
@@ -155,6 +162,7 @@ class CudaExecutor final : public Executor {
     return programs_.at(static_cast<std::size_t>(index)).times;
   }
   std::int64_t allocated_bytes() const override { return memory_.bytes(); }
+  std::int64_t offloaded_bytes(Space space) const override { return space == Space::host ? on_host_.bytes() : 0; }
   std::int64_t counted_bytes() const override {
     make_current();
     return std::max<std::int64_t>(0, free_before_ - free_device_bytes());
@@ -305,6 +313,12 @@ class CudaExecutor final : public Executor {
 
   // ---- The host and the memory ----
 
+  /// Of what is kept in the host's memory; null: it is on the device.
+  std::byte* on_host(const Region& region) const {
+    if (role_.space_of(region) == Space::device) return nullptr;
+    return on_host_.data() + (role_.address(region, point_) - begin_of(Space::host));
+  }
+
   template <typename Visit>
   void each_part(const Region& region, Visit&& visit) const {
     std::byte* const device = memory_.at(role_.address(region, point_));
@@ -343,6 +357,7 @@ class CudaExecutor final : public Executor {
   mutable std::mutex staging_;  // guards staged_ and host_stream_ where write() and read() use them
   PinnedMemory staged_;
   PinnedFields fields_;
+  PinnedMemory on_host_;  // what the plan keeps there
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
   std::vector<CudaProgram> programs_;
   CudaIssue issue_;

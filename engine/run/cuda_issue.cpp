@@ -142,6 +142,16 @@ void CudaIssue::put(const CudaProgram& program, const Place& place, const CopyIn
         "cudaMemcpyAsync");
 }
 
+void CudaIssue::put(const CudaProgram& program, const Place& place, const Move& move) {
+  const PreparedInstruction& one = prepared_at(program, place);
+  void *const here = program.prepared.output(one), *const there = on_host_ + one.away;
+  check(cudaMemcpyAsync(one.comes ? here : there, one.comes ? there : here,
+                        static_cast<std::size_t>(move.to.region.bytes),
+                        one.comes ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
+                        streams_[program.stream_of(place.instruction)]),
+        "cudaMemcpyAsync");
+}
+
 void CudaIssue::put(const CudaProgram& program, const Place& place, const CopyOut& copy) {
   check(cudaMemcpyAsync(fields_.at(copy.field) + copy.field_offset, program.prepared.input(prepared_at(program, place)),
                         static_cast<std::size_t>(copy.region.region.bytes), cudaMemcpyDeviceToHost,

@@ -53,9 +53,10 @@ struct CudaProgram {
 class CudaIssue {
  public:
   /// All of it outlives this object. `communicator`: null where the plan has one rank.
-  CudaIssue(const Role& role, int rank, const CudaStreams& streams, const PinnedFields& fields,
+  /// `on_host`: what the plan keeps in the host's memory, pinned.
+  CudaIssue(const Role& role, int rank, const CudaStreams& streams, const PinnedFields& fields, std::byte* on_host,
             StreamCommunicator* communicator)
-      : role_(role), rank_(rank), streams_(streams), fields_(fields), communicator_(communicator) {}
+      : role_(role), rank_(rank), streams_(streams), fields_(fields), on_host_(on_host), communicator_(communicator) {}
 
   /// All of a program, from the fork to the join; with `timed`, its events of times around each instruction. Throws
   /// IoError that names the instruction.
@@ -75,11 +76,13 @@ class CudaIssue {
   void put(const CudaProgram& program, const Place& place, const Exchange& exchange);
   void put(const CudaProgram& program, const Place& place, const CopyIn& copy);
   void put(const CudaProgram& program, const Place& place, const CopyOut& copy);
+  void put(const CudaProgram& program, const Place& place, const Move& move);
 
   const Role& role_;
   const int rank_;
   const CudaStreams& streams_;
   const PinnedFields& fields_;
+  std::byte* const on_host_;
   StreamCommunicator* const communicator_;
   std::atomic<std::int32_t> now_{-1};
 };

@@ -52,8 +52,8 @@ class Executor {
   /// rank.
   virtual std::optional<NonFinite> find_non_finite(std::int32_t program) = 0;
 
-  /// Bytes between host and the device's memory, outside a program: loading and saving. Several threads may call them
-  /// at once.
+  /// Bytes between the caller and any of the rank's spaces, outside a program: loading and saving. Several threads may
+  /// call them at once.
   virtual void write(const Region& region, const void* data) = 0;
   virtual void read(const Region& region, void* data) const = 0;
 
@@ -62,8 +62,10 @@ class Executor {
   virtual void record_times(bool on) = 0;
   virtual std::span<const Span> times(std::int32_t program) const = 0;
 
-  /// Of its one allocation.
+  /// Of its one allocation on the device.
   virtual std::int64_t allocated_bytes() const = 0;
+  /// Of that in another space.
+  virtual std::int64_t offloaded_bytes(Space) const { return 0; }
   /// What the device itself says was taken since the plan was loaded, libraries and code with it; 0 where it counts
   /// nothing of its own.
   virtual std::int64_t counted_bytes() const { return 0; }
@@ -80,7 +82,8 @@ class DeviceBackend {
   virtual std::unique_ptr<Executor> load(const Plan& plan, int rank, Communicator& communicator) = 0;
 };
 
-/// A rank's share of this machine's processor: `threads` threads.
-std::unique_ptr<DeviceBackend> cpu_device(int threads);
+/// A rank's share of this machine's processor: `threads` threads. `offload_dir`: where a plan that has bytes on disk
+/// keeps them.
+std::unique_ptr<DeviceBackend> cpu_device(int threads, std::string offload_dir = {});
 
 }  // namespace trainer

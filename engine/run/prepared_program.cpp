@@ -101,6 +101,12 @@ class Preparing {
 
   void prepare(PreparedInstruction& one, const CopyIn& copy) { add_address(one, copy.region.region); }
   void prepare(PreparedInstruction& one, const CopyOut& copy) { add_address(one, copy.region.region); }
+  void prepare(PreparedInstruction& one, const Move& move) {
+    one.comes = role_.space_of(move.to.region) == Space::device;
+    const Region& there = one.comes ? move.from.region : move.to.region;
+    one.away = role_.address(there, point_) - begin_of(role_.space_of(there));
+    add_address(one, one.comes ? move.to.region : move.from.region);
+  }
 
   const Plan& plan_;
   const Role& role_;

@@ -31,6 +31,8 @@ struct PreparedInstruction {
   std::int64_t origin = 0;       ///< of the first pass
   std::int64_t origin_step = 0;  ///< in a loop: by which it grows from pass to pass
   std::int64_t slice_bytes = 0;  ///< of a collective's input, for each member
+  std::int64_t away = 0;         ///< of a move: where its bytes are in the other space,
+  bool comes = false;            ///< and whether they come from there
 
   bool exchanges() const { return std::holds_alternative<Exchange>(*instruction); }
 };
@@ -63,7 +65,7 @@ struct PreparedProgram {
     return {all.first(one.count - (one.workspace ? 1 : 0)), one.workspace ? all.back() : nullptr,
             one.origin + pass * one.origin_step};
   }
-  /// Of a collective and a copy.
+  /// Of a collective and a copy. A move has one address, on the device.
   void* input(const PreparedInstruction& one) const { return addresses[one.first]; }
   void* output(const PreparedInstruction& one) const { return addresses[one.first + one.count - 1]; }
   std::span<const Communicator::Part> sends(const PreparedInstruction& one) const;

@@ -67,7 +67,7 @@ Backend on_gpus(const LoadedJob& loaded, const std::optional<Launcher>& launcher
 }  // namespace
 
 std::unique_ptr<DeviceBackend> device_for(const Job& job, const Communicator& communicator, int threads) {
-  if (job.cluster.device != Device::cuda) return cpu_device(threads);
+  if (job.cluster.device != Device::cuda) return cpu_device(threads, job.strategy.offload.dir);
   const auto* of_gpus = dynamic_cast<const StreamCommunicator*>(&communicator);
   CHECK(of_gpus != nullptr || communicator.world_size() == 1, "ranks of GPUs have a communicator of GPUs");
   return cuda_device({.ordinal = of_gpus != nullptr ? of_gpus->device_ordinal() : 0});
@@ -167,12 +167,14 @@ void run_ranks(Communicator* process, int world_size, const std::function<void(C
   abort_on_error(process, [&] { run(*process); });
 }
 
-// Of each rank: its own thread or the caller's, those that help it, the loader's, and one that writes checkpoints.
+// Of each rank: its own thread or the caller's, those that help it, the loader's, one that writes checkpoints, and two
+// that move what is kept on disk.
 void require_threads_of(const Job& job, const Communicator* process, int threads) {
   if (job.cluster.device != Device::cpu) return;
   const int ranks = process == nullptr ? static_cast<int>(job.cluster.nodes) * ranks_per_node(job) : 1;
   const int writers = job.checkpoint.dir && job.checkpoint.behind ? 1 : 0;
-  require_threads(ranks * (threads + 1 + writers) - 1);
+  const int movers = job.strategy.offload.optimizer == OffloadTo::disk ? 2 : 0;
+  require_threads(ranks * (threads + 1 + writers + movers) - 1);
 }
 
 void abort_on_error(Communicator* process, const std::function<void()>& work) {

@@ -11,10 +11,13 @@ namespace trainer {
 std::vector<RankReport> report_ranks(const Executor& executor, std::int64_t bytes_sent, ControlChannel& channel) {
   const std::vector<std::int64_t> planned = channel.each(executor.role().total_bytes),
                                   allocated = channel.each(executor.allocated_bytes()),
-                                  counted = channel.each(executor.counted_bytes()), sent = channel.each(bytes_sent);
+                                  counted = channel.each(executor.counted_bytes()), sent = channel.each(bytes_sent),
+                                  planned_off = channel.each(executor.role().host_bytes + executor.role().disk_bytes),
+                                  taken_off = channel.each(executor.offloaded_bytes(Space::host) +
+                                                           executor.offloaded_bytes(Space::disk));
   std::vector<RankReport> ranks;
   for (std::size_t rank = 0; rank < planned.size(); ++rank)
-    ranks.push_back({planned[rank], allocated[rank], counted[rank], sent[rank]});
+    ranks.push_back({planned[rank], allocated[rank], counted[rank], sent[rank], planned_off[rank], taken_off[rank]});
   return ranks;
 }
 
@@ -24,6 +27,7 @@ void add_ranks(RunReport& report, const std::vector<RankReport>& ranks) {
   for (const RankReport& rank : ranks) {
     report.allocated_bytes = std::max(report.allocated_bytes, rank.allocated_bytes);
     report.counted_bytes = std::max(report.counted_bytes, rank.counted_bytes);
+    report.offloaded_bytes = std::max(report.offloaded_bytes, rank.allocated_offload_bytes);
   }
 }
 

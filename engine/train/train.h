@@ -25,6 +25,7 @@ struct RankReport {
   std::int64_t counted_bytes =
       0;  ///< what a GPU itself says was taken since the plan was loaded, libraries with it; 0 on a CPU
   std::int64_t bytes_sent = 0;  ///< in the steps of this run, as its communicator counted
+  std::int64_t planned_offload_bytes = 0, allocated_offload_bytes = 0;  ///< off the device
 };
 
 /// How a run ended, for `run --json` and the exit code. Whole on rank 0; of other processes only what all know.
@@ -39,9 +40,10 @@ struct RunReport {
   double step_ms_median = 0, step_ms_p95 = 0;
   double startup_ms = 0;  ///< from `process_start` to the start of the first step
   std::int64_t planned_peak_bytes = 0, allocated_bytes = 0, counted_bytes = 0;  ///< of the fullest rank
-  std::int64_t bytes_sent = 0;                                                  ///< by rank 0 in the steps of this run
-  std::vector<RankReport> ranks{};                                              ///< every rank's
-  std::string checkpoint;  ///< path of the last one saved; empty: none
+  std::int64_t offloaded_bytes = 0;  ///< of the rank that has most off its device
+  std::int64_t bytes_sent = 0;       ///< by rank 0 in the steps of this run
+  std::vector<RankReport> ranks{};   ///< every rank's
+  std::string checkpoint;            ///< path of the last one saved; empty: none
   std::string
       log_failure;  ///< why a monitor could not write its log, which ended the run after the step at hand; empty: none
   bool stopped_by_signal = false;

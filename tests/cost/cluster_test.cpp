@@ -49,6 +49,17 @@ TEST_CASE("a hardware file decides the device and how many a node has") {
   CHECK(world_size_of(loaded.job) == 32);
 }
 
+TEST_CASE("what is kept off the device is kept on a GPU's host, or on a CPU's disk") {
+  CHECK(refused("strategy: {offload: {optimizer: host}}\ncluster: {hardware: h100-sxm}\n").empty());
+  CHECK(refused("strategy: {offload: {optimizer: disk}}\ncluster: {hardware: cpu-avx2}\n").empty());
+  CHECK(refused("strategy: {offload: {optimizer: disk}}\n").empty());
+  CHECK(refused("strategy: {offload: {optimizer: disk}}\ncluster: {hardware: h100-sxm}\n") ==
+        "strategy.offload.optimizer@4:33 ");
+  CHECK(refused("strategy: {offload: {optimizer: host}}\ncluster: {hardware: cpu-avx2}\n") ==
+        "strategy.offload.optimizer@4:33 ");
+  CHECK(refused("strategy: {offload: {optimizer: host}}\n") == "strategy.offload.optimizer@4:33 ");
+}
+
 TEST_CASE("without a hardware file the job is for a CPU with one rank") {
   LoadedJob loaded = job("");
   CHECK_FALSE(resolve_cluster(loaded, kFolder));

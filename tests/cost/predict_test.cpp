@@ -286,6 +286,40 @@ TEST_CASE("on a GPU copies run beside kernels, on a CPU in turns with them") {
   CHECK(predict(plan, model).step_us == about(model.copy(1 << 20).us + 2 * model.kernel(kShort).us));
 }
 
+TEST_CASE("moves run beside kernels and what they alone do is theirs; a disk moves one way at a time for all ranks") {
+  MachineModel machine = round_machine();
+  machine.host_link = {20e9, 0.1};
+  machine.disk = {{2e9, 0.1}, {1e9, 0.1}};
+  constexpr std::int64_t kBytes = 1 << 24;
+  const auto plan_on = [&](Space space) {
+    const Issued fetch{Stream::fetch, Move{0, {{1, 0, kBytes}}, {{0, 0, kBytes}}}, {}},
+        store{Stream::store, Move{0, {{0, 0, kBytes}}, {{1, 0, kBytes}}}, {}};
+    Plan plan = one_role(4, {kShort}, {fetch, store, launch(0)});
+    plan.roles[0].buffers.resize(2);
+    plan.roles[0].buffers[1].space = space;
+    return plan;
+  };
+  {
+    const Plan plan = plan_on(Space::host);
+    const CostModel model(cluster_of(machine, plan));
+    const double each = model.move(Space::host, true, kBytes).us;
+    CHECK(each == about(5 + kBytes / 20e9 * 1e6));
+    const Prediction prediction = predict(plan, model);
+    CHECK(prediction.step_us == about(each));  // both ways at once
+    CHECK(prediction.roles[0].offload_us == about(each - model.kernel(kShort).us));
+    check_sums(prediction);
+  }
+  machine.device.kind = DeviceKind::cpu;
+  const Plan plan = plan_on(Space::disk);
+  Cluster cluster = cluster_of(machine, plan);
+  cluster.threads = 100;
+  const CostModel model(cluster);
+  const double comes = model.move(Space::disk, true, kBytes).us, leaves = model.move(Space::disk, false, kBytes).us;
+  CHECK(comes == about(100 + 4 * kBytes / 2e9 * 1e6));  // of four ranks
+  CHECK(leaves == about(100 + 4 * kBytes / 1e9 * 1e6));
+  CHECK(predict(plan, model).step_us == about(comes + leaves));
+}
+
 TEST_CASE("from the norm on it is the optimizer's time") {
   MachineModel machine = round_machine();
   Issued norm = launch(1, 1);

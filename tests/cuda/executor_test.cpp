@@ -80,6 +80,29 @@ TEST_CASE("dropout, recomputation, clipping and held-out data are the CPU's to t
     CHECK(gpu.evaluations[i].val_loss == cpu.evaluations[i].val_loss);
 }
 
+TEST_CASE("states on the host: the same bits, issued and captured, in every order that the events allow") {
+  for (const std::string compute : {"f32", "bf16"}) {
+    CAPTURE(compute);
+    const std::string precision = "precision.compute=" + compute;
+    const Trained plain = run(tests::gpu_job(jobs(), "gpt2", "gpu", fresh({precision})));
+    const GpuJob job = tests::gpu_job(jobs(), "gpt2", "host",
+                                      fresh({precision, "strategy={data: {kind: ddp}, offload: {optimizer: host}}"}));
+    const Role& role = job.compiled.plan.roles[0];
+    CHECK(role.host_bytes > 0);
+    CHECK(role.disk_bytes == 0);
+    for (std::uint64_t order = 0; order < kOrders; ++order) {
+      const Trained moved = run(job, order);
+      CHECK(same_run(plain, moved));
+      CHECK(tests::files_of(moved.report.checkpoint)["optimizer.safetensors"] ==
+            tests::files_of(plain.report.checkpoint)["optimizer.safetensors"]);
+      CHECK(moved.report.allocated_bytes == role.total_bytes);
+      CHECK(moved.report.ranks[0].allocated_offload_bytes == role.host_bytes);
+    }
+    const tests::EnvironmentSetting off("TRAINER_CUDA_GRAPH", "0");
+    CHECK(same_run(plain, run(job, 1)));
+  }
+}
+
 TEST_CASE("a captured step is an issued one to the bit, and is launched once a step from the second on") {
   const GpuJob job = tests::gpu_job(jobs(), "gpt2", "gpu", fresh());
   const std::int64_t before = emulated::counts().graphs;

@@ -67,6 +67,8 @@ const std::vector<GoldenJob> kJobs{
     {"gpt2_cuda_bf16", "gpt2", cuda, {ranks(1), kBf16, "model.with.dropout=0.0"}},
     {"gpt2_cuda_f16", "gpt2", cuda, {ranks(1), kF16, "train.on_nan=skip"}},
     {"gpt2_full", "gpt2", cpu, {ranks(1), kFull, kNoVal}},
+    {"gpt2_zero1_disk", "gpt2", cpu, {ranks(2), kBf16, "strategy={data: {kind: zero1}, offload: disk}"}},
+    {"llama_fsdp_host_cuda", "llama", cuda, {ranks(4), kBf16, "strategy={data: {kind: fsdp}, offload: host}"}},
     {"llama_selective_cuda", "llama", cuda, {ranks(1), kSelective, kBf16}},
     {"llama_every2", "llama", cpu, {ranks(1), kEvery2, kDeep, "train.clip_norm=null"}},
     {"mlp", "mlp", cpu, {ranks(1), "train.batch.global=4", "train.batch.micro=4"}, Purpose::train, true},

@@ -37,7 +37,9 @@ class Writer {
       const Buffer& buffer = role.buffers[id];
       out_ << "buffer " << id << ' ' << role.name(buffer.name) << ' ' << name_of(buffer.category)
            << " micro_batch=" << buffer.micro_batch << " program=" << buffer.program << " bytes=" << buffer.bytes
-           << " offset=" << buffer.offset << '\n';
+           << " offset=" << buffer.offset - begin_of(buffer.space);
+      if (buffer.space != Space::device) out_ << " on=" << name_of(buffer.space);
+      out_ << '\n';
     }
     for (const Field& field : role.fields) out_ << "field " << field.name << " bytes=" << field.bytes << '\n';
     for (std::size_t id = 0; id < role.signatures.size(); ++id) signature(id, role.signatures[id]);
@@ -184,6 +186,13 @@ class Writer {
   void instruction(const CopyOut& copy) {
     out_ << "copy_out " << role_->fields[static_cast<std::size_t>(copy.field)].name << '+' << copy.field_offset << ' ';
     region(copy.region.region);
+  }
+
+  void instruction(const Move& move) {
+    out_ << "move " << role_->name(move.name) << " from ";
+    region(move.from.region);
+    out_ << " to ";
+    region(move.to.region);
   }
 
   // buffer+offset:bytes, and by how much it moves from one rank along the shard axis to the next.

@@ -50,6 +50,7 @@ bool is_named_for(const Unit& unit, const std::string& name) {
 const std::string* name_of_instruction(const Role& role, const Instruction& instruction) {
   if (const auto* launch = std::get_if<Launch>(&instruction)) return &role.name(launch->name);
   if (const auto* collective = std::get_if<Collective>(&instruction)) return &role.name(collective->name);
+  if (const auto* move = std::get_if<Move>(&instruction)) return &role.name(move->name);
   return nullptr;
 }
 
@@ -110,9 +111,13 @@ TEST_CASE("what is about a unit says which") {
       for (std::size_t unit = 0; unit < role.units.size(); ++unit) {
         const auto renews = [&](const Issued& issued) {
           const auto* launch = std::get_if<Launch>(&issued.instruction);
+          const auto* move = std::get_if<Move>(&issued.instruction);
+          const Region& master = role.units[unit].parameters().region;
+          const bool here = launch != nullptr && access_of(launch->operands[0]) == Access::update &&
+                            region_of(launch->operands[0]) == master,
+                     brought_back = move != nullptr && move->to.region == master;
           return issued.why.phase == Phase::update && issued.why.unit == static_cast<std::int32_t>(unit) &&
-                 launch != nullptr && access_of(launch->operands[0]) == Access::update &&
-                 region_of(launch->operands[0]) == role.units[unit].parameters().region;
+                 (here || brought_back);
         };
         CHECK(std::count_if(step->instructions.begin(), step->instructions.end(), renews) == 1);
         ++updates;

@@ -28,7 +28,11 @@ TEST_CASE("plan --json has the plan's facts, and the same each time") {
   CHECK(plan["flops_per_step"].get<double>() > 6.0 * 32 * 2 * 12 * 16 * 16);  // products alone, of 32 tokens
 
   const json memory = plan["memory"];
-  CHECK(has_keys(memory, {"limit_bytes", "peak_bytes", "fits", "by_category", "peak_at"}));
+  CHECK(has_keys(memory, {"limit_bytes", "peak_bytes", "fits", "spaces", "by_category", "peak_at"}));
+  CHECK(memory["spaces"]["device"]["peak_bytes"] == memory["peak_bytes"]);
+  CHECK(memory["spaces"]["device"]["limit_bytes"] == memory["limit_bytes"]);
+  for (const char* space : {"host", "disk"})
+    CHECK(memory["spaces"][space] == json{{"peak_bytes", 0}, {"limit_bytes", nullptr}});
   CHECK(keys_of(memory["by_category"]) == std::set<std::string>{"parameters", "gradients", "optimizer", "activations",
                                                                 "communication", "workspace", "inputs"});
   std::int64_t sum = 0;

@@ -62,10 +62,15 @@ TEST_CASE("worker" * doctest::skip()) {
 TEST_CASE("a run killed at random moments ends with the bits of one that was not, and leaves nothing behind") {
   const TinyJobs jobs;
   const std::string job = jobs.path("mlp.yaml");
+  bool on_disk = false;  // the optimizer's states
   const auto overrides = [&](const std::string& folder) {
-    return Overrides{
-        "checkpoint.dir=" + jobs.path(folder), "checkpoint.every=1",     "checkpoint.keep=2",        "train.steps=12",
-        "cluster.devices_per_node=2",          "strategy.data.kind=ddp", "checkpoint.format=sharded"};
+    return Overrides{"checkpoint.dir=" + jobs.path(folder),
+                     "checkpoint.every=1",
+                     "checkpoint.keep=2",
+                     "train.steps=12",
+                     "cluster.devices_per_node=2",
+                     on_disk ? "strategy={data: {kind: ddp}, offload: disk}" : "strategy.data.kind=ddp",
+                     "checkpoint.format=sharded"};
   };
   const Clock::time_point begin = Clock::now();
   CHECK(wait_for(spawn_worker(job, overrides("whole"))) == 0);
@@ -77,6 +82,7 @@ TEST_CASE("a run killed at random moments ends with the bits of one that was not
   int kills = 0, ends = 0;
   for (std::uint64_t attempt = 0; kills < 20; ++attempt) {
     REQUIRE(attempt < 200);
+    on_disk = kills % 2 == 1;
     const pid_t child = spawn_worker(job, overrides("run"));
     const double part = static_cast<double>(random_below(3, 0, attempt, 1000)) / 1000;
     std::this_thread::sleep_for(std::chrono::microseconds(static_cast<std::int64_t>(part * whole_us)));
@@ -109,5 +115,17 @@ TEST_CASE("a process takes the memory its plan says") {
   CHECK(planned > 150e6);  // 8 million parameters: master, working copy, gradient, two states, packed weights
   CHECK(resident < 1.1 * planned + 200e6);
   CHECK(resident > 0.9 * planned);  // all of it is used
+
+  const auto large = [&](const std::string& strategy) {
+    REQUIRE(wait_for(spawn_worker(job, {"checkpoint.dir=" + jobs.path("large"), "checkpoint.resume=none",
+                                        "train.steps=1", "model.with.hidden=4500", "model.with.layers=3",
+                                        "precision.compute=bf16", "strategy=" + strategy})) == 0);
+    std::istringstream(contents_of(job + ".memory")) >> planned >> resident;
+    CHECK(resident < 1.1 * planned + 200e6);
+    std::filesystem::remove_all(jobs.path("large"));
+    return planned;
+  };
+  const double plain = large("{data: {kind: ddp}}"), on_disk = large("{data: {kind: ddp}, offload: disk}");
+  CHECK(plain - on_disk > 12.0 * (2 * 4500 * 4500 - 3 * (4 << 20)));  // but for three chunks
 #endif
 }

@@ -52,8 +52,11 @@ std::string hardware_text(const cost::MachineModel& machine) {
       "devices_per_node: {}\nlinks:\n  inside: {{kind: {}, bandwidth: {}, latency_us: {}, achievable: {}}}\n",
       machine.devices_per_node, machine.inside.kind, figure(machine.inside.bandwidth),
       figure(machine.inside.latency_us), figure(machine.inside.achievable));
-  out += fmt::format("overlap_slowdown: {:.3f}\nhost_memory: {}\ncollectives:\n", machine.overlap_slowdown,
-                     machine.host_memory_bytes);
+  out +=
+      fmt::format("overlap_slowdown: {:.3f}\nhost_memory: {}\n", machine.overlap_slowdown, machine.host_memory_bytes);
+  if (machine.disk)
+    out += fmt::format("disk: {{read: {}, write: {}}}\n", figure(machine.disk->read), figure(machine.disk->write));
+  out += "collectives:\n";
   for (const cost::MeasuredCollective& one : machine.collectives)
     out += fmt::format("  - {{collective: {}, backend: {}, ranks: {}, bytes: {}, us: {}}}\n", one.collective,
                        one.backend, one.ranks, one.bytes, figure(one.us));

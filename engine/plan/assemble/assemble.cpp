@@ -376,6 +376,10 @@ class Assembly {
 
   void finish(const GraphMemory& memory, BufferId count, EmittedStep& step) {
     reduce_loss(memory);
+    {
+      const auto why = emit_.because({.phase = For::update});
+      step.fetch_ahead();
+    }
     step.finish_gradients();
     step.sum_over_stages();
     const BufferId squares = step.sum_of_squares(stage_);

@@ -36,11 +36,12 @@ void Emitter::make_units(std::vector<Unit> units) {
 }
 
 Region Emitter::persistent(const Unit& unit, const std::string& name, Category category, const Format& format,
-                           std::int64_t elements) {
-  return whole(persistent(unit.name + "." + name, category, bytes_of(format, elements)));
+                           std::int64_t elements, Space space) {
+  return whole(persistent(unit.name + "." + name, category, bytes_of(format, elements), space));
 }
 
-// Masters and states are slices where the strategy says so. An f32 working copy is its own master, or has it inside.
+// Masters and states are slices where the strategy says so. An f32 working copy is its own master, or has it inside:
+// such a master is never off the device.
 void Emitter::make_slots(Unit& unit) {
   const UnitLayout layout = options_.data->layout();
   const int ranks = options_.mesh.group_size(kSliceAxes);
@@ -63,7 +64,8 @@ void Emitter::make_slots(Unit& unit) {
     master.region =
         f32 && working_axes.empty()
             ? (master_axes.empty() ? working.region : own_slice(working.region, master_axes, ranks))
-            : persistent(unit, "master", Category::parameters, DType::f32, slice_of(unit, master_axes, ranks));
+            : persistent(unit, "master", Category::parameters, DType::f32, slice_of(unit, master_axes, ranks),
+                         f32 ? Space::device : options_.offload.optimizer);
   if (!working_axes.empty())
     working.region = f32 && unit.trained() ? master.region
                                            : persistent(unit, "slice", Category::parameters, unit.compute,
@@ -86,7 +88,8 @@ void Emitter::make_states(Unit& unit, const UnitLayout& layout) {
     unit.slots.push_back({.kind = Slot::Kind::state,
                           .name = state.name,
                           .spec = layout.own_states ? own_spec(state.format) : flat_spec(unit, state.format, axes),
-                          .region = persistent(unit, state.name, Category::optimizer, state.format, elements),
+                          .region = persistent(unit, state.name, Category::optimizer, state.format, elements,
+                                               options_.offload.optimizer),
                           .saved = true});
   for (const std::string& state : layout.states)
     unit.slots.push_back({.kind = Slot::Kind::strategy_state,

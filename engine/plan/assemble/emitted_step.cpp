@@ -24,6 +24,9 @@ std::ptrdiff_t changes(std::span<const UpdateOp> ops) {
   return count;
 }
 
+// A rank's slice of a unit all at once, where it is.
+StagedUnits::Chunk whole_slice(const Unit& unit) { return {&unit, {0, unit.slice()}}; }
+
 }  // namespace
 
 // A unit's reduction as a compression sees it.
@@ -65,7 +68,12 @@ class UnitReduction final : public ReductionContext {
 };
 
 EmittedStep::EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options)
-    : emit_(emit), role_(role), options_(options), reduced_(role.units.size()) {}
+    : emit_(emit),
+      role_(role),
+      options_(options),
+      reduced_(role.units.size()),
+      staged_(emit, role, options, true),
+      masters_(emit, role, options, false) {}
 EmittedStep::~EmittedStep() = default;
 
 // ---- Parameters --------------------------------------------------------------------------------------------------
@@ -96,8 +104,12 @@ void EmittedStep::renew_working(const Unit& unit) {
   const Region master = unit.parameters().region, working = unit.updated_working();
   if (!unit.trained() || working == master) return;
   const auto why = emit_.because(emit_.why().phase, unit);
-  emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, unit.slice()), flat(unit.compute, unit.slice())}},
-               {Read{master}, Write{working}});
+  const auto cast = [&](const StagedUnits::Chunk& chunk) {
+    const ElementRange& of = chunk.elements;
+    emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, of.size()), flat(unit.compute, of.size())}},
+                 {Read{chunk.here(part_of(master, of, kWidth))}, Write{part_of(working, of, size_of(unit.compute))}});
+  };
+  masters_.has(unit) ? masters_.for_each_chunk(unit, false, cast) : cast(whole_slice(unit));
 }
 
 // ---- Gradients ---------------------------------------------------------------------------------------------------
@@ -244,12 +256,24 @@ BufferId EmittedStep::sum_of_squares(int stage) {
 
 // ---- Update ------------------------------------------------------------------------------------------------------
 
+// Element by element: an op takes any part of a slice.
+void EmittedStep::update_in_chunks(const Unit& unit) {
+  const std::vector<UpdateOp>& ops = options_.optimizers[static_cast<std::size_t>(unit.optimizer)].ops;
+  CHECK(ops.size() == 1 && !is_whole(ops.front()), "what is updated in chunks is updated by one op");
+  UnitUpdate one{&unit, ops};
+  staged_.for_each_chunk(unit, true, [&](const StagedUnits::Chunk& chunk) {
+    const auto why = emit_.because(For::update, unit);
+    launch(one, ops.front(), chunk);
+  });
+}
+
 // Before ops on whole matrices what each rank has of the update is gathered, and behind them it takes the same way
 // back. Where ranks share such work, units run ahead of each other, by one at each such change of their lists: while
 // the matrices of one are worked on, the update of the next one is gathered, and that of the one before scattered.
 void EmittedStep::optimizer(const Unit& unit) {
   CHECK(gradient(unit).bytes == unit.slice() * size_of(options_.reduce),
         "the gradients of " + unit.name + " are cut as its states are");
+  if (staged_.has(unit)) return update_in_chunks(unit);
   const auto list_of = [&](const Unit& one) -> std::span<const UpdateOp> {
     return options_.optimizers[static_cast<std::size_t>(one.optimizer)].ops;
   };
@@ -267,34 +291,36 @@ void EmittedStep::optimizer(const Unit& unit) {
 void EmittedStep::next_op(UnitUpdate& one) {
   const auto why = emit_.because(For::update, *one.unit);
   const UpdateOp& op = one.rest.front();
-  launch(one, op);
+  launch(one, op, whole_slice(*one.unit));
   one.rest = one.rest.subspan(1);
   if (one.rest.empty() || is_whole(op) == is_whole(one.rest.front())) return;
   is_whole(op) ? scatter(one) : gather(one);
 }
 
 // Each operand as the op's declaration says.
-std::vector<std::pair<TensorDesc, Operand>> EmittedStep::operands_of(UnitUpdate& one, const UpdateOp& op) {
+std::vector<std::pair<TensorDesc, Operand>> EmittedStep::operands_of(UnitUpdate& one, const UpdateOp& op,
+                                                                     const StagedUnits::Chunk& chunk) {
   using Of = UpdateDef::Operand;
   const Unit& unit = *one.unit;
   const UpdateDef& def = *definition(op.op).update;
   const Region master = unit.parameters().region, working = unit.updated_working();
-  const std::int64_t elements = unit.slice();
+  const std::int64_t elements = chunk.elements.size();
   TensorDesc update = flat(DType::f32, elements);
   if (def.whole) update.shape = Shape{one.update.bytes / kWidth / unit.elements, unit.elements};
   std::vector<std::pair<TensorDesc, Operand>> operands;
   for (const Of of : def.operands) {
     switch (of) {
       case Of::master:
-        operands.emplace_back(flat(DType::f32, elements), Update{master});
+        operands.emplace_back(flat(DType::f32, elements), Update{chunk.here(part_of(master, chunk.elements, kWidth))});
         break;
       case Of::gradient:
-        operands.emplace_back(flat(options_.reduce, elements), Read{gradient(unit)});
+        operands.emplace_back(flat(options_.reduce, elements),
+                              Read{part_of(gradient(unit), chunk.elements, size_of(options_.reduce))});
         break;
       case Of::states:
         for (const StateSpec& state : op.states)
-          for (const auto& [tensor, region] : state_operands(unit, state.name))
-            operands.emplace_back(tensor, Update{region});
+          for (const auto& [tensor, region] : state_operands(unit, state.name, chunk.elements))
+            operands.emplace_back(tensor, Update{chunk.here(region)});
         break;
       case Of::made:
         operands.emplace_back(update, Write{one.update = update_buffer(unit, elements)});
@@ -315,19 +341,21 @@ std::vector<std::pair<TensorDesc, Operand>> EmittedStep::operands_of(UnitUpdate&
         operands.emplace_back(scalar(DType::i32), Read{emit_.whole(role_.applied)});
         break;
       case Of::working:
-        if (!(working == master)) operands.emplace_back(flat(unit.compute, elements), Update{working});
+        if (!(working == master))
+          operands.emplace_back(flat(unit.compute, elements),
+                                Update{part_of(working, chunk.elements, size_of(unit.compute))});
         break;
     }
   }
   return operands;
 }
 
-void EmittedStep::launch(UnitUpdate& one, const UpdateOp& op) {
+void EmittedStep::launch(UnitUpdate& one, const UpdateOp& op, const StagedUnits::Chunk& chunk) {
   const Unit& unit = *one.unit;
   const UpdateDef& def = *definition(op.op).update;
   Signature signature{op.op, op.attributes, {}};
   std::vector<Operand> operands;
-  for (const auto& [tensor, operand] : operands_of(one, op)) {
+  for (const auto& [tensor, operand] : operands_of(one, op, chunk)) {
     signature.operands.push_back(tensor);
     operands.push_back(operand);
   }
@@ -336,6 +364,7 @@ void EmittedStep::launch(UnitUpdate& one, const UpdateOp& op) {
     signature.attributes.set("decay_elements", unit.decay_elements);
     signature.attributes.set("working", !(unit.updated_working() == unit.parameters().region));
     if (unit.sharded()) origin = slice_origin(unit.slice(), options_.mesh);
+    origin.base += chunk.elements.first;
   }
   if (def.whole) {
     const Axes axes = matrix_axes(unit, options_.mesh);

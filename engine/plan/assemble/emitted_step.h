@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/plan/assemble/emitter.h"
+#include "engine/plan/assemble/staged_units.h"
 
 namespace trainer {
 
@@ -41,6 +41,8 @@ class EmittedStep final : public Step {
   BufferId sum_of_squares(int stage);
   /// The working copy (this rank's slice of it) from the master, where it is another buffer.
   void renew_working(const Unit& unit);
+  /// Asks for the first of what the update needs and is kept off the device.
+  void fetch_ahead() { staged_.begin(); }
 
   BufferId lr = -1;
 
@@ -53,8 +55,10 @@ class EmittedStep final : public Step {
   void catch_up();
   struct UnitUpdate;
   void next_op(UnitUpdate& one);
-  void launch(UnitUpdate& one, const UpdateOp& op);
-  std::vector<std::pair<TensorDesc, Operand>> operands_of(UnitUpdate& one, const UpdateOp& op);
+  void update_in_chunks(const Unit& unit);
+  void launch(UnitUpdate& one, const UpdateOp& op, const StagedUnits::Chunk& chunk);
+  std::vector<std::pair<TensorDesc, Operand>> operands_of(UnitUpdate& one, const UpdateOp& op,
+                                                          const StagedUnits::Chunk& chunk);
   void gather(UnitUpdate& one);
   void scatter(UnitUpdate& one);
   Region update_buffer(const Unit& unit, std::int64_t elements);
@@ -78,6 +82,7 @@ class EmittedStep final : public Step {
     std::vector<std::pair<Axes, Region>> gathers{};  // over which axes, of what
   };
   std::vector<UnitUpdate> updates_;                   // in the order of units, those that run ahead first
+  StagedUnits staged_, masters_;                      // of the update; of copies from masters
   std::map<std::uint8_t, std::vector<double>> work_;  // of the owners of whole matrices over those axes, in FLOPs
   std::vector<std::unique_ptr<ReductionContext>>
       reductions_;  // of the compressed reductions, which later_ may still use

@@ -49,8 +49,9 @@ BufferId Emitter::buffer(NameId name, Category category, std::int64_t bytes, std
   return static_cast<BufferId>(role_.buffers.size() - 1);
 }
 
-BufferId Emitter::persistent(const std::string& text, Category category, std::int64_t bytes) {
+BufferId Emitter::persistent(const std::string& text, Category category, std::int64_t bytes, Space space) {
   role_.buffers.push_back({name(text), -1, category, -1, bytes, -1});
+  role_.buffers.back().space = space;
   return static_cast<BufferId>(role_.buffers.size() - 1);
 }
 

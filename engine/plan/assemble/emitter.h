@@ -72,7 +72,7 @@ class Emitter {
   BufferId buffer(NameId name, Category category, std::int64_t bytes, std::int32_t micro_batch, int chunk);
   /// Of every buffer: whom it succeeds from round to round.
   const std::vector<Succession>& successions() const { return successions_; }
-  BufferId persistent(const std::string& name, Category category, std::int64_t bytes);
+  BufferId persistent(const std::string& name, Category category, std::int64_t bytes, Space space = Space::device);
   /// Of `parts` parts, one after the other.
   std::int32_t field(const std::string& name, Field::Kind kind, const Spec& part, int parts = 1);
   Region whole(BufferId id) const { return {id, 0, role_.buffer(id).bytes}; }
@@ -171,7 +171,7 @@ class Emitter {
   void make_slots(Unit& unit);
   void make_states(Unit& unit, const UnitLayout& layout);
   Region persistent(const Unit& unit, const std::string& name, Category category, const Format& format,
-                    std::int64_t elements);
+                    std::int64_t elements, Space space = Space::device);
   bool first_gradient(const ParameterPlace& at);
   void assign_slots(GraphMemory& memory) const;
   NameId value_name(GraphMemory& memory, ValueId id);

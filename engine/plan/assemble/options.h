@@ -38,6 +38,12 @@ struct OptimizerSpec {
   }
 };
 
+/// What is kept off the device, and comes there for its use.
+struct OffloadOptions {
+  Space optimizer = Space::device;             ///< masters that are no working copies, and the states of optimizers
+  std::int64_t chunk = std::int64_t{4} << 20;  ///< elements that come at a time
+};
+
 struct AssembleOptions {
   Mesh mesh;
   const Graph* train = nullptr;     ///< differentiated, of one micro-batch of one rank; null: no step program
@@ -59,7 +65,8 @@ struct AssembleOptions {
       loss_scaling;  ///< of update_scalars, for a dynamic loss scale; empty: the scale stays what the scalars hold
   const DataStrategy* data = nullptr;
   const GradientCompression* compression = nullptr;  ///< null: none
-  Schedule schedule;                                 ///< of the step; its chunks are those of the graphs' nodes
+  OffloadOptions offload{};
+  Schedule schedule;  ///< of the step; its chunks are those of the graphs' nodes
   const Target* target = nullptr;
   std::int64_t limit_bytes = std::numeric_limits<std::int64_t>::max();  ///< of a rank: memory is planned to stay within
   bool loops = true;                   ///< a step of many micro-batches has loops, unless only a list fits

@@ -73,12 +73,14 @@ struct Facts {
   std::int64_t base = 0;
   /// What the bytes are of the elements that the rest speaks of: themselves, a code of all of them, or their part of an
   /// update of a unit, by the op of its optimizer that made or changed it last. The last two are one fact with a
-  /// layout, in slices or whole.
+  /// layout, in slices or whole. Or they are a slot's that is kept off the device: as the step found it (staged, which
+  /// has been moved here), or as the update has left it (updated, here or at home).
   struct Content {
-    enum class Kind : std::uint8_t { values, code, update, mixed };
+    enum class Kind : std::uint8_t { values, code, update, mixed, staged, updated };
     Kind kind = Kind::values;
     Op made_by{};            ///< of an update
     std::int32_t unit = -1;  ///< of an update, in Role::units
+    std::int64_t home = 0;   ///< of what is staged or updated: by how much its address at home is further
     friend bool operator==(const Content&, const Content&) = default;
   };
   Content content;

@@ -11,6 +11,7 @@ namespace trainer {
 namespace {
 
 using Note = Held::Note;
+using Content = Facts::Content::Kind;
 
 bool is_state(const Slot& slot) { return slot.kind == Slot::Kind::state || slot.kind == Slot::Kind::strategy_state; }
 
@@ -124,6 +125,20 @@ FactRanges Flow::lies(std::size_t unit, std::int64_t elements, DType dtype) {
   return {{0, elements * size_of(dtype), facts}};
 }
 
+FactRanges Flow::lies(std::size_t unit, const ElementRange& elements, DType dtype) {
+  const std::int64_t slice = role_.units[unit].slice(), width = size_of(dtype);
+  FactRanges all = lies(unit, slice, dtype);
+  if (elements.size() == slice) return all;
+  FactRanges some;
+  const std::int64_t first = elements.first * width, last = elements.last * width;
+  for (FactRange& piece : all) {
+    if (piece.first >= last || piece.last <= first) continue;
+    if (piece.facts.layout >= 0) piece.facts.base -= first;
+    some.push_back({std::max(piece.first, first) - first, std::min(piece.last, last) - first, piece.facts});
+  }
+  return some;
+}
+
 Facts Flow::flat(std::size_t unit, std::int64_t elements, DType dtype) {
   const std::vector<std::int32_t>& stages = role_.units[unit].stages;
   Facts facts = Facts::all(Held::same(), dtype);
@@ -147,7 +162,8 @@ void Flow::finish() {
     const Instruction& instruction = program_.instructions[i].instruction;
     const auto* exchange = std::get_if<Exchange>(&instruction);
     const bool receives = exchange != nullptr && !exchange->receives.empty();
-    if ((receives || std::holds_alternative<Collective>(instruction)) && !read_[i])
+    const bool moves = std::holds_alternative<Move>(instruction);
+    if ((receives || moves || std::holds_alternative<Collective>(instruction)) && !read_[i])
       report_(i, "brings what nobody reads");
   }
 }
@@ -163,7 +179,8 @@ void Flow::finish_persistent() {
     const bool sum = sums_.contains(static_cast<BufferId>(id));
     declared_.update_pieces(buffer.offset, buffer.offset + buffer.bytes,
                             [&](std::int64_t first, std::int64_t last, const Facts& due) {
-                              memory_.update_pieces(first, last, [&](std::int64_t, std::int64_t, const Facts& is) {
+                              memory_.update_pieces(first, last, [&](std::int64_t, std::int64_t, const Facts& left) {
+                                const Facts is = at_home(left);
                                 if (is.writer >= 0) read_[static_cast<std::size_t>(is.writer)] = 1;
                                 for (Axis axis : plan_.mesh.active(sum ? kBatchAxes : Axes{}))
                                   if (!is.on(axis).is(Note::drifted) || is.on(axis).placement.is_partial())
@@ -190,6 +207,11 @@ void Flow::finish_units() {
     const UnitRecord& record = units_[index];
     if (steps && record.updates != (unit.trained() ? 1 : 0))
       report_(last, "ends a step that has updated " + unit.name + " " + std::to_string(record.updates) + " times");
+    if (steps && record.next != 0) report_(last, "ends a step that has updated a part of " + unit.name);
+    for (const Slot& slot : unit.slots)
+      if (steps && unit.trained() && slot.persistent && role_.space_of(slot.region) != Space::device &&
+          !all_updated(slot.region))
+        report_(last, "ends a step that has not brought back " + slot.name + " of " + unit.name);
     if (steps && unit.trained() && record.states != state_operands(unit).size())
       report_(last, "ends a step that has updated " + std::to_string(record.states) + " states of " + unit.name);
     if (unit.trained() && plan_.drifts && renews_ && program_.kind != ProgramKind::refresh && record.master < 0)
@@ -353,8 +375,53 @@ void Flow::run_until(std::size_t end) {
       copy_in(at_, *in);
     else if (const auto* out = std::get_if<CopyOut>(&instruction))
       copy_out(at_, *out);
+    else if (const auto* one_move = std::get_if<Move>(&instruction))
+      move(at_, *one_move);
   }
 }
+
+// ---- What is kept off the device ----
+
+Facts Flow::at_home(const Facts& facts) {
+  Facts values = facts;
+  if (facts.is(Content::updated)) values.content = {};
+  return values;
+}
+
+std::int64_t Flow::home_of(const Region& region) {
+  std::optional<std::int64_t> home;
+  bool one = true;
+  for_each_piece(region, [&](const FactRange& piece) {
+    const bool moved = piece.facts.is(Content::staged) || piece.facts.is(Content::updated);
+    const std::int64_t further = moved ? piece.facts.content.home : 0;
+    one = one && further == home.value_or(further);
+    home = further;
+  });
+  return one ? address(region) + home.value_or(0) : -1;
+}
+
+bool Flow::all_updated(const Region& region) {
+  bool all = true;
+  for_each_piece(region, [&](const FactRange& piece) { all = all && piece.facts.is(Content::updated); });
+  return all;
+}
+
+// Here it is a copy of what lies there; there, what was moved from there and has been updated.
+void Flow::move(std::size_t i, const Move& move) {
+  const Region &from = move.from.region, &to = move.to.region;
+  const bool comes = role_.space_of(to) == Space::device;
+  if (!comes && (home_of(from) != address(to) || !all_updated(from)))
+    report_(i, "takes away what is not the update of what lies there");
+  FactRanges pieces = read(from);
+  for (FactRange& piece : pieces) {
+    piece.facts.content = {comes ? Content::staged : Content::updated};
+    if (comes) piece.facts.content.home = address(from) - address(to);
+    piece.facts.writer = static_cast<std::int32_t>(i);
+    put(memory_, address(to), piece);
+  }
+}
+
+// ---- Fields ----
 
 // All but the batch is the loop's, and the same everywhere.
 void Flow::copy_in(std::size_t i, const CopyIn& copy) {

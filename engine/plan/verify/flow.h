@@ -42,7 +42,9 @@ class Flow {
  private:
   struct UnitRecord {
     std::int32_t master = -1, slice = -1, working = -1;  // instructions that wrote these last
-    int updates = 0;                                     // of the master
+    int updates = 0;                                     // of the whole master
+    std::int64_t next = 0;                               // element of the slice that the next update begins with
+    Region gradient{};                                   // that the first part was updated with
     std::size_t states = 0;                              // so many of state_operands (update_operands.h) were updated
     friend bool operator==(const UnitRecord&, const UnitRecord&) = default;
   };
@@ -59,6 +61,8 @@ class Flow {
   std::int32_t stage_set(std::vector<std::int32_t> stages);
   /// How the unit's flat buffers lie, or a rank's slice of them, of so many elements.
   FactRanges lies(std::size_t unit, std::int64_t elements, DType dtype);
+  /// The same of some elements of the rank's slice.
+  FactRanges lies(std::size_t unit, const ElementRange& elements, DType dtype);
   /// The same as one fact with the unit's layout.
   Facts flat(std::size_t unit, std::int64_t elements, DType dtype);
 
@@ -75,6 +79,12 @@ class Flow {
   void write(std::size_t i, const Region& region, Facts facts);
   void write(std::size_t i, const Region& region, FactRanges pieces);
   void note_write(std::size_t i, const Region& region);
+  /// The address at home of what a region holds: its own, unless all of it was moved here from one place; -1: neither.
+  std::int64_t home_of(const Region& region);
+  bool all_updated(const Region& region);
+  /// Of what was brought back it is the values that count.
+  static Facts at_home(const Facts& facts);
+  void move(std::size_t i, const Move& move);
   void need_same(std::size_t i, const Region& region, const std::string& what);
   void mix(std::size_t i, Axis axis, const std::string& what) {
     report_(i, what + " along " + std::string(name_of(axis)));
@@ -93,9 +103,16 @@ class Flow {
   /// An op of an optimizer (OpDef::update), and what it demands of its operands: the unit's gradient, reduced, or the
   /// update that an op before it has made, in slices or whole.
   void update(std::size_t i, const Launch& launch, const Signature& signature);
-  void update_operand(std::size_t i, std::size_t unit, UpdateDef::Operand of, const Launch& launch,
-                      std::size_t operand);
-  void take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype);
+  void update_operand(std::size_t i, std::size_t unit, UpdateDef::Operand of, const Launch& launch, std::size_t operand,
+                      const ElementRange& elements);
+  /// The elements of the rank's slice that an op updates.
+  ElementRange updated_elements(std::size_t i, std::size_t unit, const Launch& launch, const Signature& signature);
+  void update_master(std::size_t i, std::size_t unit, const Launch& launch, const Region& region,
+                     const ElementRange& elements);
+  /// Updates what was moved here of a slot, which `pieces` are now the facts of.
+  void update_slot(std::size_t i, const Region& region, const Region& home, FactRanges pieces);
+  void take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype,
+                     const ElementRange& elements);
   Facts take_update(std::size_t i, std::size_t unit, const Region& region, const UpdateDef& def);
   Facts change_matrices(std::size_t i, std::size_t unit, const Launch& launch, const TensorDesc& tensor, Facts is);
   void scale(std::size_t i, const Launch& launch, const Signature& signature);

@@ -9,6 +9,7 @@ namespace trainer {
 namespace {
 
 using Note = Held::Note;
+using Content = Facts::Content::Kind;
 
 // Facts::run of a tensor that lies as `facts` say; 0 where no dim between is cut.
 std::int64_t run_of(const TensorDesc& tensor, const Facts& facts) {
@@ -140,8 +141,10 @@ void Flow::copy(std::size_t i, const Launch& launch, const Signature& signature)
     pieces = {{0, region_of(launch.operands[1]).bytes, uniform(region)}};
   else
     pieces = resized(std::move(pieces), size_of(from.dtype), size_of(to.dtype));
-  for (FactRange& piece : pieces)
+  for (FactRange& piece : pieces) {
     if (piece.facts.dtype) piece.facts.dtype = to.dtype;
+    if (piece.facts.is(Content::staged)) piece.facts.content = {};
+  }
   write(i, region_of(launch.operands[1]), std::move(pieces));
 }
 

@@ -62,18 +62,21 @@ template <typename T, typename Same>
 bool same_everywhere(AddressMap<T> a, AddressMap<T> b, const Role& role, std::span<const BufferId> rings,
                      const Same& same) {
   AddressMap<BufferId> there;
-  there.assign(0, role.total_bytes, -1);
+  for (const Space space : {Space::device, Space::host, Space::disk})
+    there.assign(begin_of(space), begin_of(space) + role.bytes_in(space), -1);
   for (const BufferId id : rings) {
     const Buffer& ring = role.buffer(id);
     there.assign(ring.offset, ring.offset + ring.bytes, id);
   }
   bool all = true;
-  there.update_pieces(0, role.total_bytes, [&](std::int64_t begin, std::int64_t end, BufferId ring) {
+  const auto compare = [&](std::int64_t begin, std::int64_t end, BufferId ring) {
     a.update_pieces(begin, end, [&](std::int64_t first, std::int64_t last, const T& x) {
       b.update_pieces(first, last,
                       [&](std::int64_t address, std::int64_t, const T& y) { all = all && same(ring, address, x, y); });
     });
-  });
+  };
+  for (const Space space : {Space::device, Space::host, Space::disk})
+    there.update_pieces(begin_of(space), begin_of(space) + role.bytes_in(space), compare);
   return all;
 }
 

@@ -320,6 +320,7 @@ class MemoryProof {
     if (pass_micro_batch(issued) >= 0) own_micro_batch(i, issued);
     if (const auto* launch = std::get_if<Launch>(&issued.instruction)) operands_fit(i, *launch);
     overlap_inside(i);
+    spaces_fit(i, issued);
     for_each_access(issued.instruction, [&](Access access, const Region& region) {
       if (access != Access::write) read(i, region, clock);
     });
@@ -328,6 +329,30 @@ class MemoryProof {
     });
     clock[mine] = static_cast<std::int32_t>(i);
     ended_.push_back(clock);
+  }
+
+  // Only moves touch what is off the device, which is persistent, on the stream for their direction.
+  void spaces_fit(std::size_t i, const Issued& one) {
+    bool elsewhere = false, kept = true;
+    for_each_access(one.instruction, [&](Access, const Region& region) {
+      if (!inside(region) || role_.space_of(region) == Space::device) return;
+      elsewhere = true;
+      kept = kept && role_.buffer(region.buffer).program < 0;
+    });
+    if (!kept) report(i, "uses scratch memory off the device");
+    const auto* move = std::get_if<Move>(&one.instruction);
+    if (move == nullptr) {
+      if (elsewhere) report(i, "touches what is off the device");
+      if (one.stream == Stream::fetch || one.stream == Stream::store) report(i, "runs on a stream for moves");
+      return;
+    }
+    const Region &from = move->from.region, &to = move->to.region;
+    if (!inside(from) || !inside(to)) return;  // reported with its accesses
+    const bool comes = role_.space_of(to) == Space::device, leaves = role_.space_of(from) == Space::device;
+    if (comes == leaves) return report(i, "moves bytes that neither come to the device nor leave it");
+    if (one.stream != (comes ? Stream::fetch : Stream::store))
+      report(i, "moves bytes on a stream for another direction");
+    if (from.bytes != to.bytes || from.step != 0 || to.step != 0) report(i, "moves other bytes than it takes");
   }
 
   // A pass touches what is of its micro-batch, or of none.
@@ -413,7 +438,8 @@ class MemoryProof {
     const std::int64_t offset = role_.address(region, point_) - buffer.offset;
     if (offset < 0 || region.bytes < 0 || offset + region.bytes > buffer.bytes)
       return report(i, "reaches beyond its buffer"), false;
-    if (buffer.offset < 0 || buffer.offset + buffer.bytes > role_.total_bytes)
+    const std::int64_t begin = begin_of(buffer.space), end = begin + role_.bytes_in(buffer.space);
+    if (buffer.offset < begin || buffer.offset + buffer.bytes > end)
       return report(i, "reaches beyond the allocation"), false;
     if (buffer.offset % kBufferAlignment != 0)
       return report(i, "uses a buffer whose offset is no multiple of " + std::to_string(kBufferAlignment)), false;

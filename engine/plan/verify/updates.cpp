@@ -108,24 +108,62 @@ void Flow::update(std::size_t i, const Launch& launch, const Signature& signatur
   if (index >= role_.units.size() || !role_.units[index].trained()) return report_(i, "updates no unit");
   const Unit& unit = role_.units[index];
   const std::size_t num_operands = launch.operands.size();
-  const auto states = state_operands(unit);
+  const ElementRange elements = updated_elements(i, index, launch, signature);
+  const auto states = state_operands(unit, {}, elements);
   std::size_t operand = 0, &updated = units_[index].states;
+  if (elements.first > 0) updated = 0;
   const auto is_next_state = [&] {
-    return operand < num_operands && updated < states.size() && access_of(launch.operands[operand]) == Access::update &&
-           states[updated] == std::pair(signature.operands[operand], region_of(launch.operands[operand]));
+    if (operand == num_operands || updated == states.size()) return false;
+    const Operand& one = launch.operands[operand];
+    return access_of(one) == Access::update && states[updated].first == signature.operands[operand] &&
+           home_of(region_of(one)) == address(states[updated].second);
   };
   for (const Of of : def.operands) {
     if (of == Of::states) {  // over the ops of a unit's optimizer all of them, in order
-      for (; is_next_state(); ++updated, ++operand) note_write(i, states[updated].second);
+      for (; is_next_state(); ++updated, ++operand) {
+        const Region &region = region_of(launch.operands[operand]), &home = states[updated].second;
+        region == home ? note_write(i, home) : update_slot(i, region, home, read(region));
+      }
     } else if (of != Of::working || !(unit.updated_working() == unit.parameters().region)) {
       if (operand == num_operands) return report_(i, "lacks an operand of its op");
-      update_operand(i, index, of, launch, operand++);
+      update_operand(i, index, of, launch, operand++, elements);
     }
   }
   if (operand != num_operands) report_(i, "has operands that are none of its op");
+  if (def.has(Of::master) && updated != states.size()) report_(i, "leaves out states of " + unit.name);
 }
 
-void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch& launch, std::size_t operand) {
+// All of them, or a part that begins where the one before ended. An op that does not update the master takes all.
+ElementRange Flow::updated_elements(std::size_t i, std::size_t index, const Launch& launch,
+                                    const Signature& signature) {
+  const Unit& unit = role_.units[index];
+  const std::vector<Of>& operands = definition(signature.op).update->operands;
+  const auto master = static_cast<std::size_t>(std::ranges::find(operands, Of::master) - operands.begin());
+  if (master >= std::min(operands.size(), launch.operands.size()) || operands.front() != Of::master)
+    return {0, unit.slice()};
+  UnitRecord& record = units_[index];
+  const std::int64_t first = record.next, last = first + signature.operands[master].elements();
+  const Region due = part_of(unit.parameters().region, {first, last}, size_of(DType::f32));
+  if (last > unit.slice() || home_of(region_of(launch.operands[master])) != address(due)) {
+    report_(i, "updates what is not the master weights of " + unit.name);
+    return {0, unit.slice()};
+  }
+  record.next = last == unit.slice() ? 0 : last;
+  if (record.next == 0) ++record.updates;
+  return {first, last};
+}
+
+void Flow::update_slot(std::size_t i, const Region& region, const Region& home, FactRanges pieces) {
+  for (FactRange& piece : pieces) {
+    piece.facts.content = {Content::updated};
+    piece.facts.content.home = address(home) - address(region);
+  }
+  write(i, region, std::move(pieces));
+  note_write(i, home);
+}
+
+void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch& launch, std::size_t operand,
+                          const ElementRange& elements) {
   const Unit& unit = role_.units[index];
   const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
   const UpdateDef& def = *definition(signature.op).update;
@@ -133,7 +171,7 @@ void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch&
   const Region& region = region_of(launch.operands[operand]);
   if (access_of(launch.operands[operand]) != access_due(of)) report_(i, "does not access its operands as its op does");
   const bool slice = (of == Of::gradient || of == Of::taken || of == Of::made || of == Of::changed) && !def.whole;
-  if (slice && tensor.elements() != unit.slice()) report_(i, "has another number of elements than " + unit.name);
+  if (slice && tensor.elements() != elements.size()) report_(i, "has another number of elements than " + unit.name);
   Facts made = flat(index, unit.slice(), DType::f32);
   switch (of) {
     case Of::rate:
@@ -144,7 +182,7 @@ void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch&
     case Of::applied:
       return need_same(i, region, "takes a scalar that is");
     case Of::gradient:
-      return take_gradient(i, index, region, tensor.dtype);
+      return take_gradient(i, index, region, tensor.dtype, elements);
     case Of::taken:
       return void(take_update(i, index, region, def));
     case Of::states:
@@ -155,25 +193,38 @@ void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch&
       if (def.whole) made = change_matrices(i, index, launch, tensor, made);
       break;
     case Of::master:
-      if (!(region == unit.parameters().region))
-        return report_(i, "updates what is not the master weights of " + unit.name);
-      if (!(launch.origin == (unit.sharded() ? slice_origin(unit.slice(), plan_.mesh) : Affine{})))
-        report_(i, "takes another slice than its own");
-      ++units_[index].updates;
-      return write(i, region, lies(index, unit.slice(), DType::f32));
+      return update_master(i, index, launch, region, elements);
     case Of::working:
-      if (!(region == unit.updated_working())) report_(i, "writes what is not the working copy of " + unit.name);
-      return write(i, region, lies(index, unit.slice(), unit.compute));
+      if (!(region == part_of(unit.updated_working(), elements, size_of(unit.compute))))
+        report_(i, "writes what is not the working copy of " + unit.name);
+      return write(i, region, lies(index, elements, unit.compute));
   }
   made.content = {Content::update, signature.op, static_cast<std::int32_t>(index)};
   write(i, region, made);
 }
 
+void Flow::update_master(std::size_t i, std::size_t index, const Launch& launch, const Region& region,
+                         const ElementRange& elements) {
+  const Unit& unit = role_.units[index];
+  Affine origin = unit.sharded() ? slice_origin(unit.slice(), plan_.mesh) : Affine{};
+  origin.base += elements.first;
+  if (!(launch.origin == origin)) report_(i, "takes another slice than its own");
+  const Region home = part_of(unit.parameters().region, elements, size_of(DType::f32));
+  const FactRanges pieces = lies(index, elements, DType::f32);
+  if (region == home) return write(i, region, pieces);
+  update_slot(i, region, home, pieces);
+}
+
 // Gradients lie as the master does; a stage's own are its part of those of all, and ranks that train apart need not
 // have summed theirs.
-void Flow::take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype) {
+void Flow::take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype,
+                         const ElementRange& elements) {
   const bool own = role_.units[unit].stages.empty();
-  const FactRanges due = lies(unit, role_.units[unit].slice(), dtype), given = read(gradient);
+  const FactRanges due = lies(unit, elements, dtype), given = read(gradient);
+  Region& first = units_[unit].gradient;
+  if (elements.first == 0) first = gradient;
+  if (gradient.buffer != first.buffer || gradient.offset != first.offset + elements.first * size_of(dtype))
+    report_(i, "takes the gradient of other elements than it updates");
   const auto foreign = [&](const FactRange& piece) { return piece.facts.dtype && piece.facts.dtype != dtype; };
   if (std::ranges::any_of(given, foreign)) report_(i, "reads gradients of another dtype");
   const auto is_gradient = [](const FactRange& piece) { return piece.facts.is(Content::values); };

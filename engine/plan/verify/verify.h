@@ -17,6 +17,8 @@ namespace trainer {
 ///  - nothing is read before it is written, nor after its memory was taken over by another buffer; a pass touches what
 ///  is
 ///    of its micro-batch, or of none;
+///  - only moves touch what is off the device: it comes before it is used, and what an update leaves of it goes back to
+///    where it came from;
 ///  - two accesses of the same address, one of them a write, are ordered by streams and waits;
 ///  - communication is issued on a stream that is for it, all of a group on the same; the collectives of a group match
 ///    in name, kind, dtype and bytes on all members, every send meets the receive of the same value and micro-batch,

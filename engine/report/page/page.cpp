@@ -133,7 +133,8 @@ Json time_json(const cost::Prediction& prediction) {
                       {"optimizer_time", nanoseconds(times.optimizer_us)},
                       {"exposed", nanoseconds(times.exposed_us)},
                       {"bubble", nanoseconds(times.bubble_us)},
-                      {"input", nanoseconds(times.input_us)}});
+                      {"input", nanoseconds(times.input_us)},
+                      {"offload", nanoseconds(times.offload_us)}});
   }
   Json kernels = Json::array();
   for (const cost::KernelTime& kernel : prediction.kernels)

@@ -1,7 +1,7 @@
 // The page of a plan: reads the object in #data and fills the sections. Everything a user wrote reaches the page as text, never as markup.
 const data = JSON.parse(document.getElementById('data').textContent);
 const CATEGORIES = ['parameters', 'optimizer', 'gradients', 'activations', 'communication', 'workspace', 'inputs'];
-const PARTS = [['compute', 'computing'], ['optimizer_time', 'optimizer'], ['exposed', 'exposed communication'], ['bubble', 'bubble'], ['input', 'input']];
+const PARTS = [['compute', 'computing'], ['optimizer_time', 'optimizer'], ['exposed', 'exposed communication'], ['bubble', 'bubble'], ['input', 'input'], ['offload', 'moves']];
 
 function h(tag, attributes, ...children) {
   const element = document.createElement(tag);

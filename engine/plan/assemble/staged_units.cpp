@@ -1,0 +1,96 @@
+// Chunks are cut first; their buffers are made when they are fetched.
+#include "engine/plan/assemble/staged_units.h"
+
+#include <algorithm>
+
+#include "engine/core/check.h"
+#include "engine/plan/update_operands.h"
+
+namespace trainer {
+namespace {
+
+constexpr std::int64_t kStep = 256;         // chunks begin at multiples of it: operands are aligned, blocks whole
+constexpr std::int64_t kMostChunks = 1024;  // of a rank's slices; more than that and chunks are larger
+
+std::int64_t round_up(std::int64_t elements, std::int64_t step) { return (elements + step - 1) / step * step; }
+
+// What of some elements is kept off the device.
+std::vector<StagedUnits::Chunk::Part> homes(const Role& role, const Unit& unit, const ElementRange& elements,
+                                            bool states) {
+  std::vector<StagedUnits::Chunk::Part> parts;
+  const auto add = [&](const Slot& slot, const std::string& name, const Region& home) {
+    if (role.space_of(slot.region) != Space::device) parts.push_back({unit.name + "." + name, home, {}});
+  };
+  add(unit.parameters(), "master", part_of(unit.parameters().region, elements, size_of(DType::f32)));
+  for (const Slot& slot : unit.slots) {
+    if (!states || slot.kind != Slot::Kind::state) continue;
+    CHECK(slot.spec.format.block == 0 || kStep % slot.spec.format.block == 0, "a chunk is of whole blocks");
+    for (const auto& [tensor, home] : state_operands(unit, slot.name, elements)) add(slot, slot.name, home);
+  }
+  return parts;
+}
+
+}  // namespace
+
+Region StagedUnits::Chunk::here(const Region& home) const {
+  const auto part = std::ranges::find(parts, home, &Part::home);
+  return part == parts.end() ? home : part->here;
+}
+
+StagedUnits::StagedUnits(Emitter& emit, const Role& role, const AssembleOptions& options, bool states)
+    : emit_(emit), role_(role) {
+  if (options.offload.optimizer == Space::device) return;
+  std::int64_t elements = 0;
+  for (const Unit& unit : role.units) elements += unit.trained() ? unit.slice() : 0;
+  const std::int64_t most = std::max(options.offload.chunk, round_up(elements / kMostChunks, kStep));
+  for (const Unit& unit : role.units)
+    if (unit.trained()) add(unit, most, states);
+}
+
+// Chunks of about the same size.
+void StagedUnits::add(const Unit& unit, std::int64_t most, bool states) {
+  const std::int64_t slice = unit.slice(), count = (slice + most - 1) / most,
+                     each = round_up((slice + count - 1) / count, kStep);
+  for (std::int64_t first = 0; first < slice; first += each) {
+    Chunk chunk{&unit, {first, std::min(first + each, slice)}};
+    chunk.parts = homes(role_, unit, chunk.elements, states);
+    if (!chunk.parts.empty()) chunks_.push_back(std::move(chunk));
+  }
+}
+
+bool StagedUnits::has(const Unit& unit) const {
+  return std::ranges::find(chunks_, &unit, &Chunk::unit) != chunks_.end();
+}
+
+void StagedUnits::begin() { fetch_until(next_ + 1); }
+
+void StagedUnits::for_each_chunk(const Unit& unit, bool changed, const std::function<void(const Chunk&)>& work) {
+  CHECK(next_ < chunks_.size() && chunks_[next_].unit == &unit, "units are staged in order");
+  for (; next_ < chunks_.size() && chunks_[next_].unit == &unit; ++next_) {
+    fetch_until(next_ + 2);
+    work(chunks_[next_]);
+    if (changed) move(chunks_[next_], false);
+  }
+}
+
+void StagedUnits::fetch_until(std::size_t end) {
+  for (; fetched_ < std::min(end, chunks_.size()); ++fetched_) {
+    Chunk& chunk = chunks_[fetched_];
+    for (Chunk::Part& part : chunk.parts)
+      part.here = emit_.whole(emit_.buffer(part.name + ".staged", Category::optimizer, part.home.bytes));
+    move(chunk, true);
+  }
+}
+
+void StagedUnits::move(const Chunk& chunk, bool here) {
+  const auto why = emit_.because(Provenance::Phase::update, *chunk.unit);
+  for (const Chunk::Part& part : chunk.parts) {
+    const NameId name = emit_.name(part.name);
+    if (here)
+      emit_.issue(Stream::fetch, Move{name, {part.home}, {part.here}});
+    else
+      emit_.issue(Stream::store, Move{name, {part.here}, {part.home}});
+  }
+}
+
+}  // namespace trainer

@@ -1,0 +1,264 @@
+// Training with the optimizer on disk: the same bits as without it, whatever the strategy, in the memory of the plan
+// and of the formula; checkpoints go from one way to the other; a run leaves no file behind, however it ends.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "engine/compile/compile.h"
+#include "engine/core/error.h"
+#include "engine/plan/verify/verify.h"
+#include "engine/run/offload_file.h"
+#include "kernels/cpu/runtime/isa.h"
+#include "kernels/cpu/table.h"
+#include "tests/train/mixed_jobs.h"
+
+using namespace trainer;
+using namespace trainer::tests;
+
+namespace {
+
+// Chunks of so few elements that every unit has several.
+CompiledJob in_small_chunks(const LoadedJob& loaded, std::int64_t chunk = 256) {
+  const int threads = threads_per_rank(world_size_of(loaded.job));
+  const kernels::cpu::CpuTarget target({.isa = kernels::cpu::detect_isa(), .threads = threads});
+  Hardware hardware{.target = &target, .memory_bytes = std::int64_t{64} << 30, .threads = threads};
+  hardware.offload_chunk = chunk;
+  return compile(loaded, hardware, Purpose::train);
+}
+
+const Overrides kOnDisk{"strategy.offload={optimizer: disk}"};
+
+std::int64_t moved_bytes(const Role& role, ProgramKind kind, bool comes) {
+  std::int64_t bytes = 0;
+  for (const Issued& issued : role.program(kind)->instructions)
+    if (const auto* move = std::get_if<Move>(&issued.instruction))
+      if ((role.space_of(move->to.region) == Space::device) == comes) bytes += move->to.region.bytes;
+  return bytes;
+}
+
+// Masters (unless the working copy is one) and states of what a rank updates.
+std::int64_t formula(const Role& role, bool masters) {
+  std::int64_t bytes = 0;
+  for (const Unit& unit : role.units) {
+    if (!unit.trained()) continue;
+    if (masters && unit.compute != DType::f32) bytes += aligned(4 * unit.slice());
+    for (const Slot& slot : unit.slots)
+      if (slot.kind == Slot::Kind::state) bytes += aligned(bytes_of(slot.spec.format, unit.slice()));
+  }
+  return bytes;
+}
+
+void check_same_bits(const Trained& got, const Trained& want) {
+  CHECK(got.loss == want.loss);
+  CHECK(got.grad_norm == want.grad_norm);
+  CHECK(largest_difference(tensors_of(got.report.checkpoint), tensors_of(want.report.checkpoint)) == 0);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "with the optimizer on disk every strategy trains to the same bits, in the memory of its plan and the formula") {
+  const EnvironmentSetting one_thread("TRAINER_THREADS", "1");
+  const MixedJobs jobs;
+  int folder = 0;
+  for (const auto& [line, more] : std::vector<std::pair<std::string, Overrides>>{
+           {"gpt ddp m1 clip", {}},
+           {"llama ddp m4 clip bf16", {}},
+           {"gpt r2 ddp m2 clip bf16 excluded", {}},
+           {"gpt r2 ddp m2 clip", {"train.optimizer={name: sgd, lr: 1.0e-2, momentum: 0.9}"}},
+           {"gpt r4 zero1 m2 clip bf16", {}},
+           {"gpt r4 zero1 m2", {"train.optimizer.states=int8"}},
+           {"llama r4 zero2 m2 bf16", {"train.optimizer.states=bf16"}},
+           {"llama r4 zero3 m2 clip bf16 wrap:transformer sharded", {}},
+           {"llama r4 full_shard m2 clip bf16", {"train.optimizer.states=int8"}},
+           {"packed r4 hybrid2 m2 wrap:size clip", {}},
+           {"gpt r4 zero1 t2 sp m2 clip bf16", {}},
+           {"llama r2 p2 1f1b m4 clip bf16", {}},
+           {"gpt r4 ddp p2 zb_h1 m8 clip bf16 sharded", {}},
+           {"packed r8 zero2 t2 p2 1f1b m4 clip sharded bf16", {}},
+           {"llama r4 zero1 c2 m2 bf16", {}},
+           {"gpt r2 ddp m2 norms bf16", {}},
+           {"llama r2 full_shard m2 lora bf16", {}}}) {
+    CAPTURE(line);
+    const LoadedJob plain = jobs.load(line, "plain" + std::to_string(folder), more),
+                    loaded = jobs.load(line, "disk" + std::to_string(folder++), both(kOnDisk, more));
+    const CompiledJob job = in_small_chunks(loaded);
+    const Trained want = run(plain), got = run(loaded, job);
+    check_same_bits(got, want);
+    const Mesh& mesh = job.plan.mesh;
+    for (int rank = 0; rank < mesh.world_size(); ++rank) {
+      const Role& role = job.plan.role_of(rank);
+      const RankReport& told = got.report.ranks[static_cast<std::size_t>(rank)];
+      CHECK(told.allocated_bytes == told.planned_bytes);
+      CHECK(told.planned_bytes == role.total_bytes);
+      CHECK(told.allocated_offload_bytes == told.planned_offload_bytes);
+      CHECK(told.planned_offload_bytes == formula(role, true));
+      // Each element of the file comes once a step and leaves once; masters alone come when weights are renewed.
+      const std::int64_t comes = moved_bytes(role, ProgramKind::step, true);
+      CHECK(comes == moved_bytes(role, ProgramKind::step, false));
+      CHECK(comes <= role.disk_bytes);
+      CHECK(role.disk_bytes - comes < 512 * 4 * static_cast<std::int64_t>(role.units.size()));  // alignment
+      CHECK(moved_bytes(role, ProgramKind::refresh, false) == 0);
+    }
+  }
+}
+
+TEST_CASE("what is on disk leaves the device, but for three chunks") {
+  const MixedJobs jobs;
+  const LoadedJob loaded = jobs.load("llama ddp m1 bf16", "run", kOnDisk);
+  const Role on_disk = in_small_chunks(loaded, 1024).plan.roles[0],
+             plain = compiled(jobs.load("llama ddp m1 bf16", "run")).plan.roles[0];
+  CHECK(plain.persistent_bytes - on_disk.persistent_bytes == formula(plain, true));
+  std::int64_t staged = 0, largest = 0;
+  const Program& step = *on_disk.program(ProgramKind::step);
+  const auto index = static_cast<std::int32_t>(&step - on_disk.programs.data());
+  for (const Issued& issued : step.instructions)
+    if (const auto* move = std::get_if<Move>(&issued.instruction)) {
+      if (issued.stream != Stream::fetch) continue;
+      const Buffer& buffer = on_disk.buffer(move->to.region.buffer);
+      CHECK(buffer.program == index);
+      largest = std::max(largest, buffer.bytes);
+      staged += buffer.bytes;
+    }
+  CHECK(largest <= 1024 * 4);
+  CHECK(staged > 12 * largest);  // more than three chunks of a master and two states went through
+}
+
+TEST_CASE("checkpoints go from one way of keeping states to the other") {
+  const EnvironmentSetting one_thread("TRAINER_THREADS", "1");
+  const MixedJobs jobs;
+  const std::string line = "gpt r2 zero1 m2 clip bf16";
+  const auto load = [&](const std::string& folder, bool disk, int steps) {
+    Overrides more{"train.steps=" + std::to_string(steps), "train.lr_schedule=constant", "checkpoint.resume=auto"};
+    return jobs.load(line, folder, disk ? both(kOnDisk, more) : more);
+  };
+  const Trained whole = run(load("whole", false, 8));
+  for (const bool disk_first : {true, false}) {
+    const std::string folder = disk_first ? "from_disk" : "to_disk";
+    const auto job = [&](bool disk, int steps) {
+      const LoadedJob loaded = load(folder, disk, steps);
+      return run(loaded, in_small_chunks(loaded));
+    };
+    job(disk_first, 4);
+    const Trained rest = job(!disk_first, 8);
+    CHECK(rest.report.first_step == 4);
+    CHECK(largest_difference(tensors_of(rest.report.checkpoint), tensors_of(whole.report.checkpoint)) == 0);
+  }
+}
+
+TEST_CASE("the file has no name while a run has it, and is gone with it") {
+  const TemporaryFolder folder;
+  const std::string dir = folder.path("new/folder");
+  {
+    const OffloadFile file(dir, 0, 1 << 20);
+    CHECK(names_in(dir).empty());
+    std::vector<float> data(1024, 1.5F), back(1024);
+    file.read((1 << 20) - 4096, back.data(), 4096);
+    CHECK(back == std::vector<float>(1024, 0.0F));  // zeros at first
+    file.write(4096, data.data(), 4096);
+    file.read(4096, back.data(), 4096);
+    CHECK(back == data);
+  }
+  CHECK(names_in(dir).empty());
+}
+
+TEST_CASE("a disk that is too small is found before the first step, and nothing is taken of it") {
+  const TemporaryFolder folder;
+  const auto free = [&] { return std::filesystem::space(folder.path()).available; };
+  const auto before = free();
+  try {
+    const OffloadFile file(folder.path(), 3, std::int64_t{1} << 55);
+    FAIL("took 32 PiB");
+  } catch (const IoError& error) {
+    const std::string text = error.what();
+    CAPTURE(text);
+    CHECK(text.find("offload.3.") != std::string::npos);
+    CHECK(text.find("strategy.offload.dir") != std::string::npos);
+    CHECK(text.find("No space left on device") != std::string::npos);
+  }
+  CHECK(free() + (1 << 28) > before);
+  CHECK_THROWS_AS(OffloadFile("/proc/nowhere", 0, 4096), IoError);
+}
+
+namespace {
+
+// The place of the n-th move of a step in some direction.
+std::size_t move_at(const Plan& plan, bool comes, int n) {
+  const std::vector<Issued>& step = plan.roles[0].program(ProgramKind::step)->instructions;
+  for (std::size_t i = 0; i < step.size(); ++i)
+    if (step[i].stream == (comes ? Stream::fetch : Stream::store) && n-- == 0) return i;
+  FAIL("there are fewer moves");
+  return 0;
+}
+
+std::vector<Issued>& step_of(Plan& plan) {
+  Role& role = plan.roles[0];
+  return role.programs[static_cast<std::size_t>(role.program_index(ProgramKind::step))].instructions;
+}
+
+std::string refusal(const Plan& right, const std::function<void(Plan&)>& spoil, bool order = true) {
+  Plan plan = right;
+  spoil(plan);
+  if (order) derive_order(plan.roles[0], plan.mesh);
+  std::string text;
+  for (const std::string& one : violations(plan)) text += one + "\n";
+  return text;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("the proof names what is used before it is here, overwritten before it left, or not brought back") {
+  const MixedJobs jobs;
+  const Plan right = in_small_chunks(jobs.load("llama ddp m1 bf16", "run", kOnDisk)).plan;
+  REQUIRE(violations(right).empty());
+  REQUIRE(print(parse_plan(print(right))) == print(right));
+  const std::size_t fetch = move_at(right, true, 5), store = move_at(right, false, 5);
+
+  // Order: a fetch that nobody waits for, a store that the next fetch does not wait for.
+  for (const Stream stream : {Stream::fetch, Stream::store}) {
+    CAPTURE(name_of(stream));
+    const auto forget = [&](Plan& plan) {
+      for (Issued& one : step_of(plan)) one.after[static_cast<std::size_t>(stream)] = -1;
+    };
+    const std::string text = refusal(right, forget, false);
+    CHECK(has(text, stream == Stream::fetch ? "without waiting" : "writes without waiting for an earlier access"));
+  }
+  const auto left_out = [&](std::size_t i) {
+    return refusal(right, [&](Plan& plan) { step_of(plan).erase(step_of(plan).begin() + static_cast<long>(i)); });
+  };
+  CHECK(has(left_out(fetch), "reads bytes that"));  // nobody's, or those of the chunk that lay there
+  CHECK(has(left_out(store), "has not brought back"));
+  const auto wrong_place = [&](std::size_t i, bool comes) {
+    return refusal(right, [&](Plan& plan) {
+      auto& move = std::get<Move>(step_of(plan)[i].instruction);
+      (comes ? move.from.region : move.to.region).offset += 64;
+    });
+  };
+  CHECK(!wrong_place(fetch, true).empty());
+  CHECK(has(wrong_place(store, false), "takes away what is not the update of what lies there"));
+  CHECK(has(refusal(right, [&](Plan& plan) { std::swap(step_of(plan)[fetch].stream, step_of(plan)[store].stream); }),
+            "on a stream for another direction"));
+  // A store in front of the update: the old bytes go back.
+  const auto early = [&](Plan& plan) {
+    std::vector<Issued>& step = step_of(plan);
+    std::size_t update = store;
+    while (!std::holds_alternative<Launch>(step[update].instruction)) --update;
+    std::rotate(step.begin() + static_cast<long>(update), step.begin() + static_cast<long>(store),
+                step.begin() + static_cast<long>(store) + 1);
+  };
+  CHECK(has(refusal(right, early), "takes away what is not the update of what lies there"));
+  // A kernel that works on the file.
+  const auto on_disk = [&](Plan& plan) {
+    for (Issued& one : step_of(plan))
+      if (auto* launch = std::get_if<Launch>(&one.instruction))
+        for (Operand& operand : launch->operands)
+          if (auto* update = std::get_if<Update>(&operand);
+              update != nullptr && one.why.phase == Provenance::Phase::update && one.why.unit == 0)
+            update->region.buffer = plan.roles[0].units[0].parameters().region.buffer;
+  };
+  CHECK(has(refusal(right, on_disk), "touches what is off the device"));
+}
