@@ -2,6 +2,7 @@
 // scratch that stays in cache.
 #pragma once
 
+#include "kernels/cpu/gemm/b_block.h"
 #include "kernels/cpu/gemm/problem.h"
 #include "kernels/cpu/gemm/transpose.h"
 #include "kernels/quantized.h"
@@ -66,8 +67,8 @@ VEC_INLINE const unsigned char* codes_of(const gemm::QuantizedMatrix& w, std::in
   return w.codes + row * w.blocks * (kNf4 ? kHalf : kQuantizedBlock);
 }
 
-/// Of W as columns of B: out[p][j] is the element (row + j, step + p) of W, for j < kStrip; where j ≥ columns it is 0.
-/// REQUIRES: `step` is a multiple of kQuantizedBlock; `out` has steps in whole vectors.
+/// Of W as columns of B (b_block.h): (p, j) is the element (row + j, step + p) of W, for j < kStrip; where j ≥ columns
+/// it is 0. REQUIRES: `step` is a multiple of kQuantizedBlock; `out` has steps in whole vectors.
 template <bool kNf4>
 void decode_columns(const gemm::QuantizedMatrix& w, std::int64_t row, std::int64_t columns, std::int64_t step,
                     std::int64_t steps, float* out) {
@@ -91,13 +92,13 @@ void decode_columns(const gemm::QuantizedMatrix& w, std::int64_t row, std::int64
         }
         transpose(square);
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) store(out + (p + i) * gemm::kStrip + j, (F32)square[i]);
+        for (int i = 0; i < kLanes; ++i) store(b_at(out, p + i, j), (F32)square[i]);
       }
     }
   }
 }
 
-/// Of W as rows of B: out[p][j] is the element (step + p, column + j) of W. Behind its last column W holds 0.
+/// Of W as rows of B: (p, j) is the element (step + p, column + j) of W. Behind its last column W holds 0.
 /// REQUIRES: `column` is a multiple of kStrip.
 template <bool kNf4>
 void decode_rows(const gemm::QuantizedMatrix& w, std::int64_t step, std::int64_t steps, std::int64_t column,
@@ -107,8 +108,7 @@ void decode_rows(const gemm::QuantizedMatrix& w, std::int64_t step, std::int64_t
     const unsigned char* row = codes_of<kNf4>(w, step + p);
     const float scale = scale_of<kNf4>(w, step + p, column / kQuantizedBlock);
 #pragma GCC unroll 8
-    for (int j = 0; j < gemm::kStrip; j += kLanes)
-      store(out + p * gemm::kStrip + j, decoded<kNf4>(row, column + j) * scale);
+    for (int j = 0; j < gemm::kStrip; j += kLanes) store(b_at(out, p, j), decoded<kNf4>(row, column + j) * scale);
   }
 }
 

@@ -2,13 +2,14 @@
 // stays in cache. It serves every instruction set, and for bf16 on Intel's processors it is the fastest AVX-512 way
 // too: vdpbf16ps issues there every second cycle, half the FLOPs of two f32 FMAs a cycle (Emerald Rapids, measured).
 //
-// A block of A is [rows][kRowStride] if A lies by rows, else panels [steps][kSlot]; a block of B is [steps][kStrip].
+// A block of A is [rows][kRowStride] if A lies by rows, else panels [steps][kSlot]; a block of B is as b_block.h says.
 // Sums over the blocks of k stand in f32 strips of C, [rows][kStrip]: one, or one for each strip if k is so deep that
 // A is widened piece by piece.
 //
 // Tried without gain: rows of A packed as panels (a transposition, and the rows are as fast), 12 rows in registers,
 // widening all rows before the first strip (up to 15% slower where C is narrow), prefetching whole panels.
 #include "kernels/cpu/gemm/widen_loops.h"
+#include "kernels/cpu/gemm/b_block.h"
 #include "kernels/cpu/gemm/finish.h"
 #include "kernels/cpu/gemm/packed.h"
 #include "kernels/cpu/gemm/quantized_blocks.h"
@@ -29,8 +30,6 @@ using gemm::Problem;
 
 constexpr int kPanel = gemm::widen_rules(kLanes == 16).panel_rows;
 constexpr int kSlot = gemm::round_up(kPanel, kLanes);  // floats of a step of a panel of A by columns
-constexpr int kVectors = 2;                            // of a row of C in registers
-constexpr int kColumns = kVectors * kLanes;            // of C at a time
 
 // ---- the innermost loop
 
@@ -48,7 +47,7 @@ void multiply(const float* __restrict a, const float* __restrict b, std::int64_t
   for (std::int64_t p = 0; p < steps; ++p) {
     F32 row[kVectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) row[v] = load(b + p * kStrip + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) row[v] = load(b + p * kColumns + v * kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const float x = a[r * kRowStep + p * kStep];
@@ -155,8 +154,8 @@ void widen_pairs(const std::uint32_t* strip, std::int64_t steps, float* out) {
     for (int j = 0; j < kStrip; j += kLanes) {
       U32 pairs;
       __builtin_memcpy(&pairs, strip + p / 2 * kStrip + j, sizeof pairs);
-      store(out + p * kStrip + j, (F32)(pairs << 16));
-      store(out + (p + 1) * kStrip + j, (F32)(pairs & upper));
+      store(b_at(out, p, j), (F32)(pairs << 16));
+      store(b_at(out, p + 1, j), (F32)(pairs & upper));
     }
 }
 
@@ -166,13 +165,13 @@ void widen_plain(const T* b, std::int64_t ldb, std::int64_t columns, std::int64_
   if (columns == kStrip) {
     for (std::int64_t p = 0; p < steps; ++p)
 #pragma GCC unroll 8
-      for (int j = 0; j < kStrip; j += kLanes) store(out + p * kStrip + j, load(b + p * ldb + j));
+      for (int j = 0; j < kStrip; j += kLanes) store(b_at(out, p, j), load(b + p * ldb + j));
     return;
   }
   for (std::int64_t p = 0; p < steps; ++p) {
-    for (int j = 0; j < kStrip; j += kLanes) store(out + p * kStrip + j, F32{});
+    for (int j = 0; j < kStrip; j += kLanes) store(b_at(out, p, j), F32{});
     for_each_vector(0, columns,
-                    [&](std::int64_t j, auto get, auto put) { put(out + p * kStrip + j, get(b + p * ldb + j)); });
+                    [&](std::int64_t j, auto get, auto put) { put(b_at(out, p, j), get(b + p * ldb + j)); });
   }
 }
 
@@ -192,11 +191,36 @@ void widen_turned(const T* b, std::int64_t ldb, std::int64_t columns, std::int64
       }
       transpose(square);
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) store(out + (p + i) * kStrip + j, (F32)square[i]);
+      for (int i = 0; i < kLanes; ++i) store(b_at(out, p + i, j), (F32)square[i]);
     }
 }
 
 // ---- blocks
+
+/// What of B is widened next, line by line: asked for while the block before it is multiplied, because its rows are too
+/// far apart for the processor to foresee.
+class Ahead {
+ public:
+  Ahead() = default;
+  Ahead(const void* from, std::int64_t stride, std::int64_t rows, std::int64_t row_bytes)
+      : from_(static_cast<const char*>(from)), stride_(stride), rows_(rows), row_bytes_(row_bytes) {}
+
+  std::int64_t lines() const { return rows_ * divide_up(row_bytes_, kLine); }
+
+  void ask(std::int64_t lines) {
+    for (; lines > 0 && rows_ > 0; --lines) {
+      __builtin_prefetch(from_ + at_, 0, 2);  // to L2
+      at_ += kLine;
+      if (at_ < row_bytes_) continue;
+      at_ = 0, --rows_, from_ += stride_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64;
+  const char* from_ = nullptr;
+  std::int64_t stride_ = 0, rows_ = 0, row_bytes_ = 0, at_ = 0;
+};
 
 /// Rows of C that share the widened blocks of B, in panels of `panel` rows (the last may have fewer).
 struct Rows {
@@ -252,10 +276,20 @@ struct Worker {
       widen_turned(from + column * problem.ldb + step, problem.ldb, columns, steps_of(block), b);
   }
 
+  Ahead ahead_of(std::int64_t strip, std::int64_t block) const {
+    if (problem.quantized.blocks > 0 || problem.b_order == Order::strips) return {};  // read from end to end
+    const std::int64_t step = step_of(block), column = strip * kStrip, columns = least(kStrip, problem.n - column);
+    const T* from = static_cast<const T*>(problem.b);
+    constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+    if (problem.b_order == Order::rows)
+      return {from + step * problem.ldb + column, problem.ldb * kSize, steps_of(block), columns * kSize};
+    return {from + column * problem.ldb + step, problem.ldb * kSize, columns, steps_of(block) * kSize};
+  }
+
+  /// For the columns [j, j + kColumns) of the strip.
   template <int kRowStep, int kStep, typename Side>
-  void multiply_panel(const float* panel, std::int64_t rows, std::int64_t block, float* sums, Side& side) const {
-    const Multiply<Side> run = multiply_for<kRowStep, kStep, Side>(rows);
-    for (int j = 0; j < kStrip; j += kColumns) run(panel, b + j, steps_of(block), sums + j, block > 0, side);
+  void multiply_panel(const float* panel, std::int64_t rows, std::int64_t block, int j, float* sums, Side& side) const {
+    multiply_for<kRowStep, kStep, Side>(rows)(panel, b_at(b, 0, j), steps_of(block), sums + j, block > 0, side);
   }
 
   /// Panel [i, i + panel_rows) of a block of A.
@@ -264,29 +298,37 @@ struct Worker {
     return block_of_a(block) + (kStep == 1 ? i : i / panel_rows * kSlot) * kRowStride;
   }
 
-  /// sums (+)= block · strip, panel by panel; the first strip widens each panel, by side_of(row, rows, block, to),
-  /// during the one before. After the last block each panel goes to C at once: so its stores drain while the next is
-  /// multiplied.
+  /// sums (+)= block · strip, panel by panel for some columns after the others; the first of them widen each panel of
+  /// the first strip, by side_of(row, rows, block, to), during the one before. After the last block each panel goes to
+  /// C at once: so its stores drain while the next is multiplied.
   template <int kRowStep, int kStep, typename SideOf>
-  void multiply_block(const Rows& rows, std::int64_t strip, std::int64_t block, bool first, float* sums,
+  void multiply_block(const Rows& rows, std::int64_t strip, std::int64_t block, bool first, float* sums, Ahead ahead,
                       SideOf side_of) const {
     const auto side_at = [&](std::int64_t i) {
       return side_of(rows.begin + i, least(rows.panel, rows.count - i), block, panel_at<kStep>(i, rows.panel, block));
     };
+    const bool last = block + 1 == blocking.blocks;
+    const int columns = static_cast<int>(
+        gemm::round_up(least(kStrip, problem.n - strip * kStrip), kColumns));  // behind them there is nothing
+    const std::int64_t panels = divide_up(rows.count, rows.panel) * (columns / kColumns);
+    const std::int64_t lines = divide_up(ahead.lines(), panels);  // a panel
     if (first) side_at(0).finish();
-    for (std::int64_t i = 0; i < rows.count; i += rows.panel) {
-      const std::int64_t count = least(rows.panel, rows.count - i), next = i + rows.panel;
-      const float* panel = panel_at<kStep>(i, rows.panel, block);
-      if (first && next < rows.count) {
-        auto side = side_at(next);
-        multiply_panel<kRowStep, kStep>(panel, count, block, sums + i * kStrip, side);
-        side.finish();
-      } else {
-        NoSide none;
-        multiply_panel<kRowStep, kStep>(panel, count, block, sums + i * kStrip, none);
+    for (int j = 0; j < columns; j += kColumns)
+      for (std::int64_t i = 0; i < rows.count; i += rows.panel) {
+        const std::int64_t count = least(rows.panel, rows.count - i), next = i + rows.panel;
+        const float* panel = panel_at<kStep>(i, rows.panel, block);
+        float* const sums_of_panel = sums + i * kStrip;
+        ahead.ask(lines);
+        if (first && j == 0 && next < rows.count) {
+          auto side = side_at(next);
+          multiply_panel<kRowStep, kStep>(panel, count, block, j, sums_of_panel, side);
+          side.finish();
+        } else {
+          NoSide none;
+          multiply_panel<kRowStep, kStep>(panel, count, block, j, sums_of_panel, none);
+        }
+        if (last && j + kColumns == columns) finish_rows<T>(problem, sums_of_panel, rows.begin + i, count, strip);
       }
-      if (block + 1 == blocking.blocks) finish_rows<T>(problem, sums + i * kStrip, rows.begin + i, count, strip);
-    }
   }
 
   void rows_of_c(const Rows& rows, const Part& part) const {
@@ -298,10 +340,13 @@ struct Worker {
         float* sums = c + (blocking.sums_wait() ? (strip - part.strip) * blocking.rows * kStrip : 0);
         for (std::int64_t block = first; block < end; ++block) {
           widen_b(strip, block);
+          const Ahead ahead = block + 1 < end              ? ahead_of(strip, block + 1)
+                              : strip + 1 < part.strip_end ? ahead_of(strip + 1, first)
+                                                           : Ahead();
           if (problem.a_order == Order::rows)
-            multiply_block<kRowStride, 1>(rows, strip, block, strip == part.strip, sums, by_rows);
+            multiply_block<kRowStride, 1>(rows, strip, block, strip == part.strip, sums, ahead, by_rows);
           else
-            multiply_block<1, kSlot>(rows, strip, block, strip == part.strip, sums, by_columns);
+            multiply_block<1, kSlot>(rows, strip, block, strip == part.strip, sums, ahead, by_columns);
         }
       }
     }
