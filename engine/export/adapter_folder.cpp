@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine/checkpoint/safetensors.h"
 #include "engine/core/error.h"
@@ -47,14 +48,13 @@ bool is_of_adapter(const std::string& name) {
   return name.ends_with(kLoraA) || name.ends_with(kLoraB) || name.ends_with(kMagnitude);
 }
 
+std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+std::string module_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
+
 /// The nodes that are adapted, in the order of the checkpoint.
 std::vector<std::string> adapted_nodes(const Adapter& adapter) {
   std::vector<std::string> nodes;
   for (const TensorInfo& info : adapter.tensors) {
-    if (!is_of_adapter(info.name))
-      throw DataError(adapter.weights.path + ": " + info.name +
-                      " was trained beside the adapter, and a folder of peft holds the adapter alone; --format hf "
-                      "--merge writes everything");
     if (!info.name.ends_with(kLoraA)) continue;
     const std::string node = info.name.substr(0, info.name.size() - kLoraA.size()), weight = node + ".weight";
     if (std::ranges::find(adapter.saved->tensors, weight) == adapter.saved->tensors.end())
@@ -66,9 +66,31 @@ std::vector<std::string> adapted_nodes(const Adapter& adapter) {
   return nodes;
 }
 
-/// What names of modules begin with in the base's own program.
-std::string prefix_of(const Adapter& adapter) {
-  return adapter.folder && !adapter.folder->names.prefixes.empty() ? adapter.folder->names.prefixes.front() : "";
+/// The modules that were trained whole beside the adapter, sorted. A module is what peft keeps: all of its tensors.
+std::vector<std::string> whole_modules(const Adapter& adapter) {
+  std::set<std::string> trained, modules;
+  for (const TensorInfo& info : adapter.tensors)
+    if (!is_of_adapter(info.name)) trained.insert(info.name), modules.insert(module_of(info.name));
+  const auto fail = [&](const std::string& what) {
+    throw DataError(adapter.weights.path + ": " + what + "; --format hf --merge writes everything");
+  };
+  for (const std::string& name : trained)
+    if (std::ranges::find(adapter.saved->tensors, name) == adapter.saved->tensors.end())
+      fail(name + " are some rows of a tensor, which are not written as an adapter of peft");
+  for (const std::string& name : adapter.saved->tensors)
+    if (modules.contains(module_of(name)) && !trained.contains(name))
+      fail("beside the adapter " + module_of(name) + " was trained without its " + last_part(name) +
+           ", and peft keeps modules whole");
+  return {modules.begin(), modules.end()};
+}
+
+/// What the base's own program calls a module or tensor.
+std::string disk_name(const Adapter& adapter, const std::string& name) {
+  if (!adapter.folder || adapter.folder->names.prefixes.empty()) return name;
+  const auto& renamed = adapter.folder->names.renamed;
+  for (const std::string& whole : {name, name + ".weight"})  // these have no prefix
+    if (std::ranges::find(renamed, std::pair(whole, whole)) != renamed.end()) return name;
+  return adapter.folder->names.prefixes.front() + name;
 }
 
 /// The end of a name after its last number, a layer's: "self_attn.q_proj" of "model.layers.3.self_attn.q_proj".
@@ -84,14 +106,13 @@ std::string after_numbers(const std::string& name) {
   return name.substr(begin);
 }
 
-std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
-
 /// As few names as choose just these modules: their last parts, or what follows the number of the layer, or whole
-/// names. PEFT takes a module if its name is one of these or ends with one after a dot.
-std::vector<std::string> target_modules(const Adapter& adapter, const std::vector<std::string>& nodes) {
-  std::vector<std::string> others;  // modules with a weight that are not adapted
+/// names. PEFT takes a module if its name ends with one of these, and for target_modules only after `before`, a dot.
+std::vector<std::string> choosing(const Adapter& adapter, const std::vector<std::string>& nodes,
+                                  const std::string& before) {
+  std::vector<std::string> others;  // modules with a weight that are not chosen
   for (const std::string& name : adapter.saved->tensors) {
-    const std::string module = name.substr(0, name.rfind('.'));
+    const std::string module = module_of(name);
     if (name.ends_with(".weight") && std::ranges::find(nodes, module) == nodes.end()) others.push_back(module);
   }
   const auto shorter = [&](auto&& part) {
@@ -100,26 +121,34 @@ std::vector<std::string> target_modules(const Adapter& adapter, const std::vecto
     std::ranges::sort(names);
     names.erase(std::unique(names.begin(), names.end()), names.end());
     const bool just_these = std::ranges::none_of(others, [&](const std::string& other) {
-      return std::ranges::any_of(names,
-                                 [&](const std::string& name) { return other == name || other.ends_with("." + name); });
+      return std::ranges::any_of(
+          names, [&](const std::string& name) { return other == name || other.ends_with(before + name); });
     });
     return just_these ? names : std::vector<std::string>();
   };
   for (const auto part : {last_part, after_numbers})
     if (std::vector<std::string> names = shorter(part); !names.empty()) return names;
-  const std::string prefix = prefix_of(adapter);
-  return shorter([&](const std::string& node) { return prefix + node; });
+  return shorter([&](const std::string& node) { return disk_name(adapter, node); });
 }
 
 Json number(double value) { return value == std::floor(value) ? Json(static_cast<std::int64_t>(value)) : Json(value); }
 
-std::string config_of(const Adapter& adapter, const std::vector<std::string>& nodes) {
+/// What peft wraps the base for.
+Json task_of(const std::optional<ModelFolder>& folder) {
+  if (!folder) return nullptr;
+  const auto head = folder->with.find("head");
+  const std::string* word = head == folder->with.end() ? nullptr : head->second.word();
+  if (word != nullptr && *word != "words") return "SEQ_CLS";
+  return folder->tensors ? Json(nullptr) : Json("CAUSAL_LM");
+}
+
+std::string config_of(const Adapter& adapter, const std::vector<std::string>& nodes,
+                      const std::vector<std::string>& whole) {
   const bool transposed = adapter.folder && std::ranges::any_of(nodes, [&](const std::string& node) {
                             return std::ranges::any_of(adapter.folder->names.transposed, [&](const std::string& glob) {
                               return name_matches(glob, node + ".weight");
                             });
                           });
-  const bool decoder = adapter.folder && !adapter.folder->tensors;
   return Json{{"alpha_pattern", Json::object()},
               {"base_model_name_or_path", adapter.base},
               {"bias", "none"},
@@ -129,12 +158,12 @@ std::string config_of(const Adapter& adapter, const std::vector<std::string>& no
               {"layers_to_transform", nullptr},
               {"lora_alpha", number(adapter.alpha)},
               {"lora_dropout", number(adapter.dropout)},
-              {"modules_to_save", nullptr},
+              {"modules_to_save", whole.empty() ? Json(nullptr) : Json(choosing(adapter, whole, ""))},
               {"peft_type", "LORA"},
               {"r", adapter.rank},
               {"rank_pattern", Json::object()},
-              {"target_modules", target_modules(adapter, nodes)},
-              {"task_type", decoder ? Json("CAUSAL_LM") : Json(nullptr)},
+              {"target_modules", choosing(adapter, nodes, ".")},
+              {"task_type", task_of(adapter.folder)},
               {"use_dora", adapter.magnitude},
               {"use_rslora", adapter.scaled_by_root}}
              .dump(2) +
@@ -147,7 +176,7 @@ std::int64_t write_weights(const Adapter& adapter, const std::string& path, DTyp
   std::map<std::string, const TensorInfo*> tensors;  // by name in the file
   std::int64_t total = 0;
   for (const TensorInfo& info : adapter.tensors) {
-    const std::string name = kPeftPrefix + prefix_of(adapter) + info.name;
+    const std::string name = kPeftPrefix + disk_name(adapter, info.name);
     specs.push_back({name, dtype, info.shape});
     tensors[name] = &info;
     total += info.shape.elements() * size_of(dtype);
@@ -176,7 +205,7 @@ std::int64_t write_weights(const Adapter& adapter, const std::string& path, DTyp
 
 void write_adapter_folder(const std::string& path, const Options& options, Report& report) {
   const Adapter adapter = open_adapter(options);
-  const std::vector<std::string> nodes = adapted_nodes(adapter);
+  const std::vector<std::string> nodes = adapted_nodes(adapter), whole = whole_modules(adapter);
   report.source = adapter.weights.path;
   report.precision = options.precision.value_or(Precision::f32);
   report.tensors = static_cast<std::int64_t>(adapter.tensors.size());
@@ -186,7 +215,7 @@ void write_adapter_folder(const std::string& path, const Options& options, Repor
   std::error_code error;
   fs::create_directory(path, error);
   if (error) throw IoError(path + ": creating the folder: " + error.message());
-  const std::string config = config_of(adapter, nodes);
+  const std::string config = config_of(adapter, nodes, whole);
   write_text(path + "/" + kPeftConfig, config);
   report.files.emplace_back(kPeftConfig, static_cast<std::int64_t>(config.size()));
   const DType dtype = report.precision == Precision::bf16  ? DType::bf16

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "engine/core/check.h"
+#include "engine/core/glob.h"
 #include "engine/job/bytes.h"
 #include "engine/job/data_strategies.h"
 #include "engine/job/nearest.h"
@@ -131,6 +132,14 @@ ModelJob bind_model(Values& v, const LoadOptions& options, std::vector<Diagnosti
 
 bool is_default(Values& v, const std::string& path) { return v.get(path).from == Setting::From::otherwise; }
 
+/// A value of the key, which the job leaves out.
+void add_trainable(Values& v, yaml::Node node, Setting::From from) {
+  v.checked().values["trainable"] = {std::move(node), from};
+  std::vector<std::string>& order = v.checked().order;
+  order.insert(std::ranges::find_if(order, [](const std::string& path) { return path.starts_with("data."); }),
+               "trainable");
+}
+
 /// Values of the folder's config become those that the job leaves out. Those that it has must be the same where the
 /// tensors depend on them.
 void take_peft_config(Values& v, const std::string& folder, const PeftConfig& config,
@@ -148,13 +157,42 @@ void take_peft_config(Values& v, const std::string& folder, const PeftConfig& co
   }
 }
 
+/// Without the key, `trainable` becomes what the adapter in `folder` has trained whole. With it, that is trained on.
+void take_whole_modules(Values& v, const std::string& folder, const std::vector<std::string>& whole,
+                        std::vector<Diagnostic>& mistakes) {
+  if (whole.empty() || v.checked().doubtful.contains("trainable")) return;
+  if (!v.has("trainable")) {
+    yaml::Node node;
+    node.kind = yaml::Kind::sequence;
+    for (const std::string& name : whole) {
+      yaml::Node& item = node.items.emplace_back();
+      item.text = name;
+      item.quoted = true;
+    }
+    return add_trainable(v, std::move(node), Setting::From::folder);
+  }
+  if (v.is("trainable", "all")) return;
+  const std::vector<std::string> globs = v.texts("trainable");
+  for (const std::string& name : whole) {
+    if (std::ranges::any_of(globs, [&](const std::string& glob) { return name_matches(glob, name); })) continue;
+    const yaml::Node& node = v.node("trainable");
+    mistakes.push_back(node.at("trainable",
+                               "the adapter in " + folder + " has trained " + name + ", and this freezes it",
+                               "a list with \"" + name + "\""));
+    mistakes.back().value = node.brief();
+    return;
+  }
+}
+
 /// What adapter.from says of the adapter, where it is a folder of PEFT.
 void bind_peft_folder(Values& v, const std::optional<ModelFolder>& model, std::vector<Diagnostic>& mistakes) {
   const std::optional<std::string> from = v.file("adapter.from");
   if (!from || !is_peft_folder(*from)) return;
   try {
     const std::vector<std::string> prefixes = model ? model->names.prefixes : std::vector<std::string>();
-    take_peft_config(v, *from, read_peft_config(*from, prefixes, !is_default(v, "adapter.targets")), mistakes);
+    const PeftConfig config = read_peft_config(*from, prefixes, !is_default(v, "adapter.targets"));
+    take_peft_config(v, *from, config, mistakes);
+    take_whole_modules(v, *from, config.whole, mistakes);
   } catch (const JobError& error) {
     mistakes.insert(mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());
   }
@@ -183,10 +221,7 @@ TrainableJob bind_trainable(Values& v) {
   if (!v.has("trainable")) {
     yaml::Node node;
     node.text = v.is_section("adapter") ? "adapter" : "all";
-    v.checked().values["trainable"] = {node, Setting::From::otherwise};
-    std::vector<std::string>& order = v.checked().order;
-    order.insert(std::ranges::find_if(order, [](const std::string& path) { return path.starts_with("data."); }),
-                 "trainable");
+    add_trainable(v, std::move(node), Setting::From::otherwise);
   }
   const std::vector<std::string> globs = v.texts("trainable");
   return {!globs.empty() ? Kind::globs : v.is("trainable", "all") ? Kind::all : Kind::adapter, globs};

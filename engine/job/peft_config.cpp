@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "engine/job/nearest.h"
@@ -19,9 +22,9 @@ struct Key {
 };
 
 /// Keys that become values of the job.
-constexpr std::array kUsed =
-    std::to_array<std::string_view>({"peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora",
-                                     "target_modules", "bias", "init_lora_weights", "base_model_name_or_path"});
+constexpr std::array kUsed = std::to_array<std::string_view>(
+    {"peft_type", "r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora", "target_modules", "bias",
+     "init_lora_weights", "base_model_name_or_path", "modules_to_save"});
 
 /// Keys that say how the weights were made or would be kept, not what they compute. The names of the tensors and the
 /// family of the base say which matrices lie transposed.
@@ -41,7 +44,6 @@ constexpr std::array kChoosing = std::to_array<Key>({
 constexpr std::array kOff = std::to_array<Key>({
     {"rank_pattern", "ranks that differ by module cannot be read: an adapter has one rank"},
     {"alpha_pattern", "alphas that differ by module cannot be read: an adapter has one alpha"},
-    {"modules_to_save", "modules trained beside the adapter cannot be read"},
     {"trainable_token_indices", "trained rows of an embedding cannot be read"},
     {"layer_replication", "replicated layers cannot be read"},
     {"lora_bias", "biases of lora_B cannot be read"},
@@ -63,6 +65,25 @@ bool is_off(const yaml::Node& node) {
   return node.is_null() || (!node.is_scalar() && node.items.empty()) || node.as_bool() == false;
 }
 
+/// Names of the tensors in a safetensors file, from its header; none where it is no such file, which its reader says.
+std::vector<std::string> tensors_in(const std::string& path) {
+  constexpr std::uint64_t kMostHeader = 100 << 20;
+  std::ifstream file(path, std::ios::binary);
+  std::array<unsigned char, 8> size{};
+  if (!file.read(reinterpret_cast<char*>(size.data()), size.size())) return {};
+  std::uint64_t bytes = 0;
+  for (std::size_t i = size.size(); i-- > 0;) bytes = bytes << 8 | size[i];
+  if (bytes > kMostHeader) return {};
+  std::string header(bytes, '\0');
+  if (!file.read(header.data(), static_cast<std::streamsize>(bytes))) return {};
+  const nlohmann::json json = nlohmann::json::parse(header, nullptr, false);
+  std::vector<std::string> names;
+  if (json.is_object())
+    for (const auto& [name, tensor] : json.items())
+      if (name != "__metadata__") names.push_back(name);
+  return names;
+}
+
 bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -70,7 +91,8 @@ bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
 class Reader {
  public:
   Reader(const std::string& folder, const std::vector<std::string>& prefixes, bool has_targets)
-      : prefixes_(prefixes),
+      : folder_(folder),
+        prefixes_(prefixes),
         has_targets_(has_targets),
         tree_(yaml::read_file((std::filesystem::path(folder) / kPeftConfig).string())) {}
 
@@ -80,6 +102,7 @@ class Reader {
     read_kind();
     read_numbers();
     read_targets();
+    read_whole_modules();
     if (const yaml::Node* base = tree_.find("base_model_name_or_path"); base != nullptr && !base->is_null())
       config_.base = base->text;
     if (!mistakes_.empty()) throw JobError(std::move(mistakes_));
@@ -170,16 +193,39 @@ class Reader {
     for (yaml::Node& item : node.items) {
       if (!item.is_scalar() || item.text.empty() || item.text.find('*') != std::string::npos)
         return add(item, "target_modules", "no name of a module", std::string(allowed));
-      for (const std::string& prefix : prefixes_)
-        if (item.text.starts_with(prefix)) {
-          item.text.erase(0, prefix.size());
-          break;
-        }
+      item.text = without_first(item.text, prefixes_);
       item.quoted = true;
     }
     config_.values.push_back({"targets", std::move(node), false});
   }
 
+  /// Beside a head that tells classes peft lists "classifier" and "score", of which a model has one.
+  void read_whole_modules() {
+    const yaml::Node* modules = tree_.find("modules_to_save");
+    if (modules == nullptr || is_off(*modules)) return;
+    if (!modules->is_sequence())
+      return add(*modules, "modules_to_save", "has another type", "a list of names of modules");
+    for (const std::string& full : tensors_in((std::filesystem::path(folder_) / kPeftWeights).string())) {
+      std::string name = without_first(full, peft_prefixes(prefixes_));
+      const std::string module = name.substr(0, name.rfind('.'));
+      const bool is_whole = std::ranges::any_of(modules->items, [&](const yaml::Node& item) {
+        const std::string of_model = without_first(item.text, prefixes_);
+        return module == of_model || module.ends_with("." + of_model);
+      });
+      if (is_whole) config_.whole.push_back(std::move(name));
+    }
+    std::ranges::sort(config_.whole);
+    if (config_.whole.empty())
+      add(*modules, "modules_to_save", std::string(kPeftWeights) + " has no tensor of these modules");
+  }
+
+  static std::string without_first(const std::string& name, const std::vector<std::string>& prefixes) {
+    for (const std::string& prefix : prefixes)
+      if (name.starts_with(prefix)) return name.substr(prefix.size());
+    return name;
+  }
+
+  const std::string folder_;
   const std::vector<std::string>& prefixes_;
   const bool has_targets_;
   const yaml::Node tree_;

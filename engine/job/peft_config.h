@@ -1,6 +1,6 @@
-// adapter_config.json: how PEFT (Hugging Face) describes an adapter that it saved, read as the section `adapter` of a
-// job. Every key of the file is used, known not to matter, or a mistake at its line, because an adapter whose config is
-// not understood would compute something else. Source: peft 0.21, tuners/lora/config.py.
+// adapter_config.json: how PEFT (Hugging Face) describes an adapter that it saved, read as the sections `adapter` and
+// `trainable` of a job. Every key of the file is used, known not to matter, or a mistake at its line, because an
+// adapter whose config is not understood would compute something else. Source: peft 0.21, tuners/lora/config.py.
 #pragma once
 
 #include <string>
@@ -24,6 +24,9 @@ struct PeftConfig {
   };
   std::vector<Value> values;
   std::string base;  ///< base_model_name_or_path; empty: it does not say
+  /// Parameters that were trained whole beside the adapter, by the model's names: those of modules_to_save that
+  /// adapter_model.safetensors has. Sorted.
+  std::vector<std::string> whole;
 };
 
 /// Whether it is a folder with an adapter_config.json.

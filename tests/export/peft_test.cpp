@@ -30,8 +30,8 @@ namespace {
 struct Case {
   std::string adapter, base;
 };
-const std::vector<Case> kCases{
-    {"llama", "llama_tied"}, {"gpt2", "gpt2"}, {"llama_dora", "llama_tied"}, {"gpt2_dora", "gpt2"}};
+const std::vector<Case> kCases{{"llama", "llama_tied"}, {"gpt2", "gpt2"},         {"llama_dora", "llama_tied"},
+                               {"gpt2_dora", "gpt2"},   {"llama_head", "llama3"}, {"gpt2_positions", "gpt2"}};
 
 std::string peft(const std::string& name) { return goldens::folder() + "/peft/" + name; }
 
@@ -180,8 +180,10 @@ TEST_CASE("merged weights compute what base and adapter do, and the report says 
     options.base = golden(one.base);
     const exporting::Report whole = export_model(options);
     CHECK(largest(scored(test::job_of(options.out), options.out, rows), expected_of(one.adapter)) < 3e-6);
-    const std::size_t each = one.adapter.ends_with("_dora") ? 3 : 2;
-    CHECK(whole.merged.size() == goldens::load_tensors(peft(one.adapter) + "/adapter_model.safetensors").size() / each);
+    std::size_t adapted = 0;
+    for (const auto& [name, tensor] : goldens::load_tensors(peft(one.adapter) + "/adapter_model.safetensors"))
+      adapted += name.ends_with(".lora_A.weight") ? 1 : 0;
+    CHECK(whole.merged.size() == adapted);
 
     options.out = folder.path("bf16");
     options.precision = exporting::Precision::bf16;
@@ -247,7 +249,8 @@ TEST_CASE("a key of adapter_config.json that is not understood is a mistake at i
   };
   const std::vector<Bad> bad{
       {{{"bias", "all"}}, "bias: biases trained beside the adapter cannot be read"},
-      {{{"modules_to_save", {"lm_head"}}}, "modules_to_save: modules trained beside"},
+      {{{"modules_to_save", {"lm_head"}}}, "modules_to_save: adapter_model.safetensors has no tensor of these modules"},
+      {{{"modules_to_save", true}}, "modules_to_save: has another type"},
       {{{"layers_to_transform", {0}}}, "layers_to_transform: an adapter of some layers only"},
       {{{"exclude_modules", {"v_proj"}}}, "exclude_modules: modules are excluded"},
       {{{"rank_pattern", {{"q_proj", 2}}}}, "rank_pattern: ranks that differ"},
@@ -300,6 +303,38 @@ TEST_CASE("every tensor of an adapter binds, and every linear that it names has 
   CHECK(contains(message_of<DataError>(read), "has no adapter_model.safetensors"));
   folder.write("changed/adapter_model.bin", "pickled");
   CHECK(contains(message_of<DataError>(read), "pickled"));
+}
+
+TEST_CASE("modules that were trained whole are trained on, and a job that freezes one is wrong") {
+  const std::string adapter = peft("gpt2_positions");
+  const LoadedJob loaded = job_of_adapter(adapter, golden("gpt2"));
+  CHECK(loaded.job.trainable.globs == std::vector<std::string>{"ln_f.bias", "ln_f.weight", "wpe.weight"});
+  CHECK(job_of_adapter(adapter, golden("gpt2"), {"trainable=all"}).job.trainable.globs.empty());
+  CHECK_NOTHROW(job_of_adapter(adapter, golden("gpt2"), {"trainable=[ln_f.*, wpe.weight, wte.weight]"}));
+  for (const char* other : {"trainable=adapter", "trainable=[ln_f.*]"}) {
+    CAPTURE(std::string(other));
+    const std::string what = message_of<JobError>([&] { job_of_adapter(adapter, golden("gpt2"), {other}); });
+    CHECK(contains(what, "trainable: the adapter in"));
+    CHECK(contains(what, "has trained "));
+  }
+}
+
+TEST_CASE("an export as an adapter refuses a module of which only a part was trained") {
+  tests::TemporaryFolder folder;
+  folder.write("train.bin", std::string(400, '\0'));
+  for (const auto& [trainable, expected] : {std::pair(R"(["ln_f.weight"])", "ln_f was trained without its bias"),
+                                            std::pair(R"(["wte.weight[3:7]"])", "are some rows of a tensor")}) {
+    const LoadedJob loaded = test::job_of(
+        golden("gpt2"), {"adapter={rank: 2}", "trainable=" + std::string(trainable), "data.format=tokens",
+                         "data.train=" + folder.path("train.bin"), "data.token_type=u16", "data.seq_len=16",
+                         "train.steps=0", "train.lr_schedule.warmup_steps=0", "train.batch.global=1",
+                         "precision.compute=f32", "checkpoint.dir=" + folder.path("run")});
+    exporting::Options options = options_for(tests::run(loaded).report.checkpoint, folder.path("out"));
+    options.format = exporting::Format::adapter;
+    const std::string what = message_of<DataError>([&] { export_model(options); });
+    CHECK_MESSAGE(contains(what, expected), what);
+    fs::remove_all(folder.path("run"));
+  }
 }
 
 TEST_CASE("what an export of an adapter cannot say is refused, and nothing is left behind") {

@@ -1,6 +1,7 @@
 """Goldens of adapters that peft saved: peft/<name>/, each a folder as `save_pretrained` writes it (adapter_config.json and
 adapter_model.safetensors) beside a model of folders/, with expected.safetensors: `ids` [rows, tokens] and `logprobs`, the
-log-probability of every id but the first under the base with the adapter, in f64. B is far from zero, and so the adapter from no adapter.
+log-probability of every id but the first under the base with the adapter, in f64. B is far from zero, and so the adapter from no adapter;
+modules that are trained whole are far from the base's.
 
   python tests/goldens/peft_goldens.py      (torch, transformers 5.23, peft 0.21)
 """
@@ -22,6 +23,8 @@ CASES = {
     "gpt2": ("gpt2", dict(r=4, lora_alpha=6, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True)),
     "llama_dora": ("llama_tied", dict(r=2, lora_alpha=3, target_modules=["o_proj", "up_proj"], use_dora=True, lora_dropout=0.05)),
     "gpt2_dora": ("gpt2", dict(r=3, lora_alpha=4, target_modules=["c_attn", "c_proj"], use_dora=True, fan_in_fan_out=True)),
+    "llama_head": ("llama3", dict(r=2, lora_alpha=3, target_modules=["q_proj"], modules_to_save=["lm_head"])),
+    "gpt2_positions": ("gpt2", dict(r=2, lora_alpha=3, target_modules=["c_fc"], modules_to_save=["wpe", "ln_f"], fan_in_fan_out=True)),
 }
 
 
@@ -43,6 +46,9 @@ def make(name, base, options):
                     parameter.copy_(torch.randn_like(parameter) * 0.3)
                 if "magnitude" in key:
                     parameter.mul_(1 + 0.3 * torch.rand_like(parameter))
+            if "modules_to_save" in key:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+            if "lora_" in key or "modules_to_save" in key:
                 parameter.copy_(parameter.float())
     adapted = logprobs(model, ids)
     folder = os.path.join(OUT, name)
@@ -55,7 +61,8 @@ def make(name, base, options):
     path = os.path.join(folder, "adapter_config.json")
     with open(path) as file:
         config = json.load(file)
-    config["target_modules"] = sorted(config["target_modules"])
+    for key in ("target_modules", "modules_to_save"):
+        config[key] = config[key] and sorted(config[key])
     with open(path, "w") as file:
         json.dump(config, file, indent=2)
     save_file({"ids": ids.int(), "logprobs": adapted.contiguous()}, os.path.join(folder, "expected.safetensors"))
