@@ -37,7 +37,7 @@ struct PairSizes {
   std::int64_t pairs, length, ignore_index;
   double beta;  ///< 0 of dpo_count
 };
-/// Of targets at operand `targets`; operands before it are f64 [2·pairs]. Raises Bug for operands that do not fit.
-PairSizes pair_sizes(const Signature& signature, int targets);
+/// Raises Bug for operands that do not fit.
+PairSizes pair_sizes(const Signature& signature);
 
 }  // namespace trainer::kernels

@@ -1,8 +1,15 @@
-// trainer data: samples of a job as the model will see them: what is trained, which document is where, what was cut.
+// trainer data: samples of a job as the model will see them: what is trained, which document is where, what was cut. Of
+// labelled rows: texts and labels.
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 
 #include "engine/core/error.h"
 #include "engine/core/printable.h"
@@ -21,13 +28,22 @@ struct Arguments : JobArguments {
 
 using data::SampleIds;
 
-/// REQUIRES: the data has the part.
-SampleIds sample_of(const data::Data& data, bool val, std::int64_t seq_len, std::int64_t sample) {
-  const auto& parts = val ? data.val_rows : data.train_rows;
+/// The sample of a list of parts, as `get(part, index)` gives it, or nothing where all of them have fewer samples.
+template <typename Part, typename Get>
+auto in_parts(const std::vector<std::shared_ptr<const Part>>& parts, std::int64_t sample, const Get& get)
+    -> std::optional<decltype(get(*parts[0], sample))> {
   for (const auto& part : parts) {
-    if (sample < part->num_samples()) return part->ids_of(sample);
+    if (sample < part->num_samples()) return get(*part, sample);
     sample -= part->num_samples();
   }
+  return std::nullopt;
+}
+
+/// REQUIRES: the data has the part.
+SampleIds sample_of(const data::Data& data, bool val, std::int64_t seq_len, std::int64_t sample) {
+  if (auto row = in_parts(val ? data.val_rows : data.train_rows, sample,
+                          [](const data::RowSamples& part, std::int64_t i) { return part.ids_of(i); }))
+    return std::move(*row);
   // A window of text or ids: all of it is trained.
   SampleIds out;
   out.ids.resize(static_cast<std::size_t>(seq_len));
@@ -47,12 +63,35 @@ Json json_of(const SampleIds& sample) {
           {"documents", sample.documents}};
 }
 
-/// Text of ids [begin, end), on one line.
-std::string text_of(const data::Tokenizer* tokenizer, const SampleIds& sample, std::size_t begin, std::size_t end) {
-  const std::span<const std::int32_t> ids(sample.ids.data() + begin, end - begin);
+/// On one line.
+std::string text_of(const data::Tokenizer* tokenizer, std::span<const std::int32_t> ids) {
   if (tokenizer != nullptr) return printable(tokenizer->decode(ids));
   std::string text;
   for (const std::int32_t id : ids) text += std::to_string(id) + " ";
+  return text;
+}
+
+data::LabelledText text_of(const data::Data& data, bool val, std::int64_t sample) {
+  return in_parts(val ? data.val_labelled : data.train_labelled, sample,
+                  [](const data::LabelledSamples& part, std::int64_t i) { return part.text_of(i); })
+      .value();
+}
+
+/// Whole numbers are classes.
+Json json_of(const data::LabelledText& sample) {
+  Json out{{"ids", sample.ids}};
+  if (sample.label == std::floor(sample.label) && std::abs(sample.label) < 1 << 24)
+    out["label"] = static_cast<std::int64_t>(sample.label);
+  else
+    out["label"] = sample.label;
+  return out;
+}
+
+/// The label, and the class that it is.
+std::string label_of(const data::LabelledText& sample, const std::map<std::string, double>& names) {
+  std::string text = fmt::format("{}", sample.label);
+  for (const auto& [name, label] : names)
+    if (label == static_cast<double>(sample.label)) text += " (" + name + ")";
   return text;
 }
 
@@ -69,7 +108,7 @@ void show(const SampleIds& window, const data::Tokenizer* tokenizer, bool pair, 
                     : window.documents[begin] == 0 ? "chosen"
                                                    : "rejected");
     const bool trained = window.trained[begin] != 0;
-    const std::string text = text_of(tokenizer, window, begin, end);
+    const std::string text = text_of(tokenizer, {window.ids.data() + begin, end - begin});
     if (colour)
       put("    {}{}\033[0m\n", trained ? "\033[1;32m" : "\033[2m", text);
     else
@@ -81,7 +120,7 @@ void show(const SampleIds& window, const data::Tokenizer* tokenizer, bool pair, 
 int show_data(const Arguments& arguments) {
   LoadedJob loaded = arguments.load();
   const DataJob& job = loaded.job.data;
-  if (!job.is_text())
+  if (!job.is_text() && !job.is_labelled())
     throw DataError(
         "`trainer data` shows samples of tokens; this job has `format: " + std::string(name_of(job.format)) + "`");
   const data::Data data = open_samples(loaded, {.progress = progress_line("tokenizing"), .say = say_line});
@@ -91,12 +130,22 @@ int show_data(const Arguments& arguments) {
   const std::int64_t end = arguments.rows < 0 ? size : std::min(begin + arguments.rows, size);
   if (arguments.json) {
     Json rows = Json::array();
-    for (std::int64_t i = begin; i < end; ++i) rows.push_back(json_of(sample_of(data, arguments.val, job.seq_len, i)));
+    for (std::int64_t i = begin; i < end; ++i)
+      rows.push_back(job.is_labelled() ? json_of(text_of(data, arguments.val, i))
+                                       : json_of(sample_of(data, arguments.val, job.seq_len, i)));
     put_document(rows);
     return kDone;
   }
   const bool colour = ::isatty(STDOUT_FILENO) == 1;
+  const std::map<std::string, double> names =
+      job.is_labelled() ? data::label_names(job) : std::map<std::string, double>();
   for (std::int64_t i = begin; i < end; ++i) {
+    if (job.is_labelled()) {
+      const data::LabelledText text = text_of(data, arguments.val, i);
+      put("sample {}: {} tokens, label {}\n", i, text.ids.size(), label_of(text, names));
+      put("    {}\n", text_of(data.tokenizer.get(), text.ids));
+      continue;
+    }
     const SampleIds window = sample_of(data, arguments.val, job.seq_len, i);
     put("sample {}: {} tokens, {} trained\n", i, window.ids.size(), std::ranges::count(window.trained, 1));
     show(window, data.tokenizer.get(), job.sequences() > 1, colour);
@@ -134,7 +183,8 @@ void add_data(CommandLine& app, Work& work) {
       "[…]}:\n"
       "the inputs of a sample and its last target, without padding; trained[i] says whether ids[i] counts as a "
       "target.\n"
-      "Of preference rows document 0 is the chosen text and document 1 the rejected one.\n");
+      "Of preference rows document 0 is the chosen text and document 1 the rejected one. Of labelled rows it is\n"
+      "{\"ids\": […], \"label\": 1}.\n");
   command->callback([arguments, &work] { work = [arguments] { return show_data(*arguments); }; });
 }
 

@@ -10,7 +10,6 @@
 #include "engine/core/file.h"
 #include "engine/data/files.h"
 #include "engine/data/idx.h"
-#include "engine/data/labelled.h"
 #include "engine/data/row_format.h"
 #include "engine/data/row_store.h"
 #include "engine/data/table.h"
@@ -337,16 +336,16 @@ Data open_labelled(const DataJob& job, const GraphInputs& inputs, const Tokenizi
       .target_dtype = inputs.target_dtype,
       .classes = inputs.classes,
       .pad = padding_of(job)};
-  const auto open = [&](const DataFiles& files, double from, double to) -> std::shared_ptr<const Dataset> {
+  const auto open = [&](const DataFiles& files, double from, double to) {
     const std::vector<std::string> paths = expand_paths(files.paths);
     const auto rows = encoded_rows(paths, *format, tokenizing);
     const std::int64_t first = training_part(rows->num_rows(), 1 - from), end = training_part(rows->num_rows(), 1 - to);
-    auto samples = std::make_shared<LabelledSamples>(rows, first, end - first, options);
+    const auto samples = std::make_shared<const LabelledSamples>(rows, first, end - first, options);
     if (samples->bad_row() >= 0) throw DataError(place_of_row(paths, samples->bad_row()) + ": " + samples->mistake());
     return samples;
   };
   const double kept = 1 - val_fraction(job);
-  std::vector<std::shared_ptr<const Dataset>> train, val;
+  auto &train = data.train_labelled, &val = data.val_labelled;
   const std::vector<DataFiles> parts = training_files(job);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     train.push_back(at(train_key(job, i), parts[i], [&](const DataFiles& files) { return open(files, 0, kept); }));
@@ -358,8 +357,8 @@ Data open_labelled(const DataJob& job, const GraphInputs& inputs, const Tokenizi
   }
   if (val_files(job))
     val.push_back(at(kVal, *val_files(job), [&](const DataFiles& files) { return open(files, 0, 1); }));
-  data.train = joined(std::move(train));
-  if (!val.empty()) data.val = joined(std::move(val));
+  data.train = joined({train.begin(), train.end()});
+  if (!val.empty()) data.val = joined({val.begin(), val.end()});
   return data;
 }
 
@@ -368,7 +367,8 @@ void encode_rows(const DataJob& job, std::int64_t id_limit, const Tokenizing& to
   const std::shared_ptr<const RowFormat> format = open_row_format(job);
   check_vocabulary(job, *format->tokenizer(), id_limit);
   const auto encode = [&](const DataFiles& files) {
-    return encoded_rows(expand_paths(files.paths), *format, tokenizing);
+    cache_rows(expand_paths(files.paths), *format, tokenizing);
+    return 0;
   };
   const std::vector<DataFiles> parts = training_files(job);
   for (std::size_t i = 0; i < parts.size(); ++i) at(train_key(job, i), parts[i], encode);
@@ -425,10 +425,10 @@ bool is_tokenized(const DataJob& job) {
 bool is_cached(const DataJob& job) { return is_tokenized(job) || job.is_rows(); }
 
 std::string summary_of_rows(const Data& data, std::int64_t seq_len, bool val) {
-  const auto& parts = val ? data.val_rows : data.train_rows;
-  if (parts.empty()) return "";
+  if (!data.has_rows()) return "";
   RowCounts sum;
-  for (const auto& part : parts) sum += part->counts();
+  for (const auto& part : val ? data.val_rows : data.train_rows) sum += part->counts();
+  for (const auto& part : val ? data.val_labelled : data.train_labelled) sum += part->counts();
   return sum.summary(seq_len);
 }
 

@@ -11,6 +11,7 @@
 #include "engine/core/error.h"
 #include "engine/data/dataset.h"
 #include "engine/data/id_stream.h"
+#include "engine/data/labelled.h"
 #include "engine/data/row_samples.h"
 #include "engine/data/tokenizer.h"
 #include "engine/job/job.h"
@@ -32,7 +33,9 @@ struct Data {
   std::vector<SamplePart> parts{};                                          ///< of `train`
   std::vector<std::shared_ptr<const RowSamples>> train_rows{}, val_rows{};  ///< of rows: those of each part
 
-  bool has_rows() const { return !train_rows.empty(); }
+  std::vector<std::shared_ptr<const LabelledSamples>> train_labelled{}, val_labelled{};  ///< of labelled rows
+
+  bool has_rows() const { return !train_rows.empty() || !train_labelled.empty(); }
 };
 
 /// A DataError or an IoError of the data that the job names at `key`, as "data.val".

@@ -35,22 +35,9 @@ Json config_of(const DataJob& job) {
   return config;
 }
 
-/// Classes by name: id2label is {"0": "name", …}.
-std::map<std::string, double> classes_of(const Json& config) {
-  std::map<std::string, double> classes;
-  const auto names = config.find("id2label");
-  if (names == config.end() || !names->is_object()) return classes;
-  for (const auto& [id, name] : names->items())
-    if (name.is_string() && !id.empty() && id.size() < 8 &&
-        std::ranges::all_of(id, [](char c) { return c >= '0' && c <= '9'; }))
-      classes[name.get<std::string>()] = std::stod(id);
-  return classes;
-}
-
 class Labelled final : public RowFormat {
  public:
-  explicit Labelled(const DataJob& job)
-      : text_(name_of(job, "text")), label_(name_of(job, "label")), classes_(classes_of(config_of(job))) {
+  explicit Labelled(const DataJob& job) : job_(job), label_(named(job, "label")), classes_(label_names(job)) {
     if (job.tokenizer == trainer::Tokenizer::file)
       tokenizer_ = file_ = std::make_shared<FileTokenizer>(job.tokenizer_file);
     else
@@ -58,46 +45,31 @@ class Labelled final : public RowFormat {
   }
 
   EncodedRow encode(const std::string& row) const override {
-    const Json json = Json::parse(row, nullptr, false);
-    if (json.is_discarded()) throw DataError("no JSON");
-    if (!json.is_object()) throw DataError("a row is a JSON object");
-    const Json& text = member(json, text_, "text");
-    if (!text.is_string()) throw DataError("\"" + text_ + "\" is no string");
-    const auto bits = std::bit_cast<std::uint32_t>(number_of(member(json, label_, "label")));
+    const RowJson json = object_of(row);
+    const std::string& text = text_at(json, job_, "text");
+    const auto label = json.find(label_);
+    if (label == json.end()) missing(json, "label", label_);
+    const auto bits = std::bit_cast<std::uint32_t>(number_of(*label));
     EncodedRow out{{static_cast<std::int32_t>(bits % kHalf), static_cast<std::int32_t>(bits / kHalf)}, {}};
-    const std::vector<std::int32_t> ids = ids_of(text.get_ref<const std::string&>());
+    const std::vector<std::int32_t> ids = ids_of(text);
     if (ids.empty()) throw DataError("its text is empty");
     out.ids.insert(out.ids.end(), ids.begin(), ids.end());
     out.trained.assign(out.ids.size(), false);
     return out;
   }
   std::string facts() const override {
-    std::string facts = "labelled\n" + tokenizer_->json() + "\n" + text_ + "\n" + label_;
+    std::string facts = "labelled\n" + tokenizer_->json() + facts_of_names(job_);
     for (const auto& [name, id] : classes_) facts += fmt::format("\n{} is {}", name, id);
     return facts;
   }
   std::int64_t vocab_size() const override { return std::max(kHalf, tokenizer_->vocab_size()); }
-  RowColumns columns() const override { return {{text_, label_}, {}}; }
+  RowColumns columns() const override { return {{named(job_, "text"), label_}, {}}; }
   std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
   std::vector<std::int32_t> prompt(const std::string&) const override { UNREACHABLE("labelled rows have no answers"); }
   std::vector<std::int32_t> ends() const override { UNREACHABLE("labelled rows have no answers"); }
 
  private:
-  static std::string name_of(const DataJob& job, const std::string& what) {
-    const auto found = job.fields.find(what);
-    return found == job.fields.end() ? what : found->second;
-  }
-
-  static const Json& member(const Json& row, const std::string& name, const char* what) {
-    const auto found = row.find(name);
-    if (found != row.end()) return *found;
-    std::string members;
-    for (const auto& [other, value] : row.items()) members += (members.empty() ? "\"" : ", \"") + other + "\"";
-    throw DataError(fmt::format("has no \"{}\": it has {}; data.fields says where a row has its {}", name,
-                                members.empty() ? "nothing" : members, what));
-  }
-
-  float number_of(const Json& label) const {
+  float number_of(const RowJson& label) const {
     if (label.is_string()) {
       const auto known = classes_.find(label.get<std::string>());
       if (known != classes_.end()) return static_cast<float>(known->second);
@@ -120,7 +92,8 @@ class Labelled final : public RowFormat {
     return tokenizer_->encode(text);
   }
 
-  const std::string text_, label_;
+  const DataJob job_;
+  const std::string label_;
   const std::map<std::string, double> classes_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const FileTokenizer> file_;  // null: bytes
@@ -129,6 +102,18 @@ class Labelled final : public RowFormat {
 }  // namespace
 
 std::shared_ptr<const RowFormat> labelled_format(const DataJob& job) { return std::make_shared<Labelled>(job); }
+
+std::map<std::string, double> label_names(const DataJob& job) {
+  const Json config = config_of(job);
+  std::map<std::string, double> classes;  // id2label is {"0": "name", …}
+  const auto names = config.find("id2label");
+  if (names == config.end() || !names->is_object()) return classes;
+  for (const auto& [id, name] : names->items())
+    if (name.is_string() && !id.empty() && id.size() < 8 &&
+        std::ranges::all_of(id, [](char c) { return c >= '0' && c <= '9'; }))
+      classes[name.get<std::string>()] = std::stod(id);
+  return classes;
+}
 
 std::optional<std::int32_t> padding_of(const DataJob& job) {
   const Json config = config_of(job);
@@ -150,6 +135,8 @@ LabelledSamples::LabelledSamples(std::shared_ptr<const RowStore> rows, std::int6
     fields_.push_back({"lengths", DType::i32, {}});
   for (std::int64_t row = first; row < first + count && bad_row_ < 0; ++row)
     if (mistake_ = add(row); !mistake_.empty()) bad_row_ = row;
+  counts_.samples = num_samples();
+  counts_.room = counts_.samples * options_.seq_len;
 }
 
 /// Returns what is wrong with the row.
@@ -159,6 +146,8 @@ std::string LabelledSamples::add(std::int64_t row) {
   rows_->read(rows_->start(row), kLabelIds, halves, trained);
   const auto bits = static_cast<std::uint32_t>(halves[0] + halves[1] * kHalf);
   Sample sample{rows_->start(row) + kLabelIds, rows_->length(row) - kLabelIds, std::bit_cast<float>(bits)};
+  ++counts_.rows;
+  counts_.ids += sample.count;
   if (options_.target_dtype == DType::i32) {
     const double label = sample.label;
     if (label != std::floor(label) || std::abs(label) > kMostClass)
@@ -167,23 +156,33 @@ std::string LabelledSamples::add(std::int64_t row) {
       return fmt::format("its label {} is no class: the model has the classes 0 to {}", label, options_.classes - 1);
   }
   if (sample.count > options_.seq_len) {
-    if (options_.too_long == TooLong::drop) return "";
+    if (options_.too_long == TooLong::drop) {
+      ++counts_.dropped;
+      return "";
+    }
     if (options_.too_long == TooLong::error)
       return fmt::format(
           "has {} tokens, more than data.seq_len = {}; data.too_long: drop or truncate says what "
           "becomes of such rows",
           sample.count, options_.seq_len);
     sample.count = options_.seq_len;
+    ++counts_.truncated;
   }
+  counts_.held += sample.count;
   samples_.push_back(sample);
   return "";
 }
 
-void LabelledSamples::read(std::int64_t sample, std::span<std::byte* const> out) const {
+LabelledText LabelledSamples::text_of(std::int64_t sample) const {
   const Sample& it = samples_[static_cast<std::size_t>(sample)];
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(it.count));
-  std::vector<std::uint8_t> trained(ids.size());
-  rows_->read(it.first, it.count, ids.data(), trained.data());
+  LabelledText out{std::vector<std::int32_t>(static_cast<std::size_t>(it.count)), it.label};
+  std::vector<std::uint8_t> trained(out.ids.size());
+  rows_->read(it.first, it.count, out.ids.data(), trained.data());
+  return out;
+}
+
+void LabelledSamples::read(std::int64_t sample, std::span<std::byte* const> out) const {
+  auto [ids, number] = text_of(sample);
   if (options_.at_end && options_.pad)
     while (ids.size() > 1 && ids.back() == *options_.pad) ids.pop_back();
   const auto room = static_cast<std::size_t>(options_.seq_len), begin = options_.at_end ? room - ids.size() : 0;
@@ -191,10 +190,10 @@ void LabelledSamples::read(std::int64_t sample, std::span<std::byte* const> out)
   std::fill_n(tokens, room, 0);
   std::ranges::copy(ids, tokens + begin);
   if (options_.target_dtype == DType::i32) {
-    const auto label = static_cast<std::int32_t>(it.label);
+    const auto label = static_cast<std::int32_t>(number);
     std::memcpy(out[1], &label, sizeof label);
   } else {
-    std::memcpy(out[1], &it.label, sizeof it.label);
+    std::memcpy(out[1], &number, sizeof number);
   }
   auto* padding = reinterpret_cast<std::int32_t*>(out[2]);
   if (options_.at_end) {

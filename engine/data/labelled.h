@@ -9,6 +9,7 @@
 //                   again in the text, so the padding changes nothing.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "engine/data/dataset.h"
 #include "engine/data/row_format.h"
+#include "engine/data/row_samples.h"
 #include "engine/data/row_store.h"
 
 namespace trainer::data {
@@ -23,8 +25,17 @@ namespace trainer::data {
 /// Rows {"text", "label"}. A label is a number, or the name of a class that config.json beside the tokenizer knows.
 std::shared_ptr<const RowFormat> labelled_format(const DataJob& job);
 
+/// The labels that are names of classes, which config.json beside the tokenizer has.
+std::map<std::string, double> label_names(const DataJob& job);
+
 /// The id of padding that config.json beside the tokenizer names.
 std::optional<std::int32_t> padding_of(const DataJob& job);
+
+/// A text without padding, and its label.
+struct LabelledText {
+  std::vector<std::int32_t> ids;
+  float label = 0;
+};
 
 class LabelledSamples final : public Dataset {
  public:
@@ -44,6 +55,10 @@ class LabelledSamples final : public Dataset {
   std::int64_t bad_row() const { return bad_row_; }
   const std::string& mistake() const { return mistake_; }
 
+  /// What became of rows; ids and targets are those of texts.
+  const RowCounts& counts() const { return counts_; }
+  LabelledText text_of(std::int64_t sample) const;
+
   std::int64_t num_samples() const override { return static_cast<std::int64_t>(samples_.size()); }
   const std::vector<SampleField>& fields() const override { return fields_; }
   void read(std::int64_t sample, std::span<std::byte* const> out) const override;
@@ -59,6 +74,7 @@ class LabelledSamples final : public Dataset {
   const Options options_;
   std::vector<SampleField> fields_;
   std::vector<Sample> samples_;
+  RowCounts counts_;
   std::int64_t bad_row_ = -1;
   std::string mistake_;
 };

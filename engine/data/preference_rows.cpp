@@ -57,9 +57,7 @@ class Preferences final : public RowFormat {
   std::string facts() const override {
     std::string facts = "rows of preferences\n" + text_.facts();
     if (format_) facts += "\n" + format_->facts();
-    for (const auto& [what, name] : job_.fields) facts += "\n" + what + " is " + name;
-    for (const auto& [word, role] : job_.roles) facts += "\nrole " + word + " is " + role;
-    return facts;
+    return facts + facts_of_names(job_);
   }
   std::int64_t vocab_size() const override { return text_.tokenizer()->vocab_size(); }
   std::shared_ptr<const Tokenizer> tokenizer() const override { return text_.tokenizer(); }
@@ -74,8 +72,6 @@ class Preferences final : public RowFormat {
   }
 
  private:
-  static constexpr const char* kBesideMessages[] = {"tools", "documents", "chat_template_kwargs"};
-
   const RowJson& answer_in(const RowJson& row, const char* what) const {
     const std::string name = named(job_, what);
     const auto found = row.find(name);
@@ -111,18 +107,13 @@ class Preferences final : public RowFormat {
     const auto encoded = [&](const RowJson& answer) {
       RowJson messages = prompt;
       messages.insert(messages.end(), answer.begin() + static_cast<std::ptrdiff_t>(shared), answer.end());
-      return format_->encode(conversation_of(row, messages), chat::TrainOn::all).ids;
+      return format_->encode(conversation(row, messages), chat::TrainOn::all).ids;
     };
-    return pair_of(format_->prompt(conversation_of(row, prompt)), encoded(chosen), encoded(rejected));
+    return pair_of(format_->prompt(conversation(row, prompt)), encoded(chosen), encoded(rejected));
   }
 
-  chat::Conversation conversation_of(const RowJson& row, const RowJson& messages) const {
-    RowJson out = RowJson::object();
-    out["messages"] = RowJson::array();
-    for (std::size_t i = 0; i < messages.size(); ++i) out["messages"].push_back(message_of(job_, messages[i], i));
-    for (const char* more : kBesideMessages)
-      if (const auto found = row.find(named(job_, more)); found != row.end()) out[more] = *found;
-    return chat::Conversation::parse(out.dump());
+  chat::Conversation conversation(const RowJson& row, const RowJson& messages) const {
+    return chat::Conversation::parse(conversation_of(job_, row, messages));
   }
 
   const DataJob job_;

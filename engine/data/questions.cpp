@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.h"
+#include "engine/data/row_parts.h"
 #include "engine/data/rows.h"
 #include "engine/tokenizer/text_tokenizer.h"
 
@@ -21,11 +22,12 @@ std::string_view stripped(std::string_view text) {
   return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) + 1 - first);
 }
 
-std::string text_of(const nlohmann::json& row, const char* name) {
+/// The text of a member. Names are those of questions: data.fields is about the rows of the job.
+const std::string& text_of(const RowJson& row, const char* name) {
   const auto found = row.find(name);
   if (found == row.end()) throw DataError(fmt::format("has no \"{}\"; a question has \"prompt\" and \"answer\"", name));
   if (!found->is_string()) throw DataError(fmt::format("\"{}\" is no string", name));
-  return found->get<std::string>();
+  return found->get_ref<const std::string&>();
 }
 
 }  // namespace
@@ -46,9 +48,7 @@ Questions::Questions(const DataJob& job, const GenerateJob& generate, std::int64
 }
 
 void Questions::add(const std::string& row, std::int64_t seq_len, std::int64_t id_limit) {
-  const nlohmann::json json = nlohmann::json::parse(row, nullptr, false);
-  if (json.is_discarded()) throw DataError("no JSON");
-  if (!json.is_object()) throw DataError("a row is a JSON object");
+  const RowJson json = object_of(row);
   Question question{format_->prompt(text_of(json, "prompt")), text_of(json, "answer")};
   if (question.prompt.empty()) throw DataError("its prompt is empty");
   const auto length = static_cast<std::int64_t>(question.prompt.size());

@@ -33,9 +33,7 @@ class OfText : public RowFormat {
 
  protected:
   std::string facts_of(const std::string& format) const {
-    std::string facts = "rows of " + format + "\n" + text_.facts();
-    for (const auto& [what, name] : job_.fields) facts += "\n" + what + " is " + name;
-    return facts;
+    return "rows of " + format + "\n" + text_.facts() + facts_of_names(job_);
   }
   RowColumns columns_of(std::initializer_list<const char*> fields) const {
     RowColumns columns;
@@ -96,7 +94,7 @@ class Chats final : public RowFormat {
     const chat::TrainOn train_on = job_.train_on == TrainOn::last  ? chat::TrainOn::last
                                    : job_.train_on == TrainOn::all ? chat::TrainOn::all
                                                                    : chat::TrainOn::assistant;
-    chat::EncodedChat chat = format_->encode(chat::Conversation::parse(conversation_of(row)), train_on);
+    chat::EncodedChat chat = format_->encode(chat::Conversation::parse(conversation_in(row)), train_on);
     if (chat.ids.size() < 2) throw DataError("the chat template writes nothing for it");
     chat.trained.front() = false;
     if (std::ranges::find(chat.trained, true) == chat.trained.end())
@@ -106,11 +104,8 @@ class Chats final : public RowFormat {
   }
 
   std::string facts() const override {
-    std::string facts =
-        "chats\n" + tokenizer_->json() + "\n" + format_->facts() + "\ntrains " + std::string(name_of(job_.train_on));
-    for (const auto& [what, name] : job_.fields) facts += "\n" + what + " is " + name;
-    for (const auto& [word, role] : job_.roles) facts += "\nrole " + word + " is " + role;
-    return facts;
+    return "chats\n" + tokenizer_->json() + "\n" + format_->facts() + "\ntrains " +
+           std::string(name_of(job_.train_on)) + facts_of_names(job_);
   }
   std::int64_t vocab_size() const override { return tokenizer_->vocab_size(); }
   std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
@@ -135,22 +130,14 @@ class Chats final : public RowFormat {
   std::vector<std::int32_t> ends() const override { return format_->stop_ids(); }
 
  private:
-  static constexpr const char* kBesideMessages[] = {"tools", "documents", "chat_template_kwargs"};
-
-  /// The row as a conversation has it: {"messages": [{"role", "content", …}, …], …}.
-  std::string conversation_of(const std::string& row) const {
-    Json json = object_of(row);
+  std::string conversation_in(const std::string& row) const {
+    const Json json = object_of(row);
     if (job_.fields.contains("instruction")) return of_instruction(json).dump();
     const std::string name = named(job_, "messages");
     const auto messages = json.find(name);
     if (messages == json.end()) missing(json, "messages", name);
     if (!messages->is_array() || messages->empty()) throw DataError("\"" + name + "\" is no list of messages");
-    Json out = Json::object();
-    out["messages"] = Json::array();
-    for (std::size_t i = 0; i < messages->size(); ++i) out["messages"].push_back(message_of(job_, (*messages)[i], i));
-    for (const char* more : kBesideMessages)
-      if (const auto found = json.find(named(job_, more)); found != json.end()) out[more] = std::move(*found);
-    return out.dump();
+    return conversation_of(job_, json, *messages);
   }
 
   /// Alpaca's rows: an instruction, perhaps with an input, and the output.

@@ -76,6 +76,22 @@ RowJson message_of(const DataJob& job, const RowJson& message, std::size_t index
   return out;
 }
 
+std::string conversation_of(const DataJob& job, const RowJson& row, const RowJson& messages) {
+  RowJson out = RowJson::object();
+  out["messages"] = RowJson::array();
+  for (std::size_t i = 0; i < messages.size(); ++i) out["messages"].push_back(message_of(job, messages[i], i));
+  for (const char* more : kBesideMessages)
+    if (const auto found = row.find(named(job, more)); found != row.end()) out[more] = *found;
+  return out.dump();
+}
+
+std::string facts_of_names(const DataJob& job) {
+  std::string facts;
+  for (const auto& [what, name] : job.fields) facts += "\n" + what + " is " + name;
+  for (const auto& [word, role] : job.roles) facts += "\nrole " + word + " is " + role;
+  return facts;
+}
+
 TextToIds::TextToIds(const DataJob& job) {
   if (job.tokenizer == trainer::Tokenizer::bytes) {
     tokenizer_ = std::make_shared<BytesTokenizer>(/*has_end=*/true);

@@ -17,6 +17,9 @@ using RowJson = nlohmann::ordered_json;  // templates see members in the order o
 /// The name that rows have for a part: data.fields, or its own.
 std::string named(const DataJob& job, const std::string& what);
 
+/// What a row may have beside its messages, and templates read.
+inline constexpr const char* kBesideMessages[] = {"tools", "documents", "chat_template_kwargs"};
+
 /// Raises DataError unless `row` is an object.
 RowJson object_of(const std::string& row);
 
@@ -29,6 +32,13 @@ const std::string& text_at(const RowJson& row, const DataJob& job, const std::st
 /// A message, the index-th of its list, under the names and roles that templates know; all other members stay. Raises
 /// DataError.
 RowJson message_of(const DataJob& job, const RowJson& message, std::size_t index);
+
+/// The conversation {"messages": [{"role", "content", …}, …], …} of messages and of what `row` has beside them. Raises
+/// DataError.
+std::string conversation_of(const DataJob& job, const RowJson& row, const RowJson& messages);
+
+/// What the names and roles of the job add to the facts of a format.
+std::string facts_of_names(const DataJob& job);
 
 /// Of text: ids, and an end-of-text token behind them.
 class TextToIds {

@@ -31,6 +31,7 @@ RowSamples::RowSamples(std::shared_ptr<const RowStore> rows, std::int64_t first,
     for (std::size_t i = 0; i <= segments_.size(); i += of_sample) begins_.push_back(i);
   }
   counts_.samples = num_samples();
+  counts_.room = counts_.samples * rows_->sequences() * (seq_len_ + 1);
 }
 
 void RowSamples::cut(std::int64_t row, const Options& options) {
@@ -156,7 +157,7 @@ RowCounts& RowCounts::operator+=(const RowCounts& other) {
   sequences = other.sequences;
   dropped += other.dropped, truncated += other.truncated, split += other.split;
   without_targets += other.without_targets;
-  samples += other.samples, held += other.held, targets += other.targets;
+  samples += other.samples, room += other.room, held += other.held, targets += other.targets;
   return *this;
 }
 
@@ -169,12 +170,11 @@ std::string RowCounts::summary(std::int64_t seq_len) const {
   count(truncated, "truncated");
   count(split, "split");
   count(without_targets, "of the parts left out: nothing in them is trained");
-  const std::int64_t room = samples * sequences * (seq_len + 1);
   const double padding = room > 0 ? 100.0 * static_cast<double>(room - held) / static_cast<double>(room) : 0;
   char share[16];
   std::snprintf(share, sizeof share, "%.1f", padding);
   return text + "\nsamples: " + grouped(samples) + " of " + (sequences == 1 ? "" : std::to_string(sequences) + " x ") +
-         grouped(seq_len) + " tokens; " + grouped(targets) + " targets, " + share + "% padding";
+         grouped(seq_len) + " tokens; " + (targets > 0 ? grouped(targets) + " targets, " : "") + share + "% padding";
 }
 
 std::vector<std::int64_t> packed(std::span<const std::int64_t> sizes, std::int64_t room) {

@@ -38,7 +38,7 @@ struct RowCounts {
   int sequences = 1;                                   ///< of a row
   std::int64_t dropped = 0, truncated = 0, split = 0;  ///< rows
   std::int64_t without_targets = 0;  ///< pieces of rows that were left out since nothing of them would be trained
-  std::int64_t samples = 0, held = 0, targets = 0;  ///< ids in samples; targets among them
+  std::int64_t samples = 0, room = 0, held = 0, targets = 0;  ///< ids for which samples have room; in them; targets
 
   RowCounts& operator+=(const RowCounts& other);
   /// Two lines of text: the rows and ids of the files, and the samples of seq_len tokens that they became.

@@ -140,6 +140,14 @@ Hash128 key_of(const std::vector<std::string>& paths, const RowFormat& format, c
   return hash_of(facts);
 }
 
+std::shared_ptr<const TokenStream> codes_of(const std::vector<std::string>& paths, const RowFormat& format,
+                                            const Tokenizing& options) {
+  const auto encode_into = [&](const TakeIds& take) { Encoding(paths, format, options, take).run(); };
+  if (options.cache.empty()) return ids_in_memory(encode_into);
+  return cached_ids(options.cache, key_of(paths, format, options.cache), kFactor * format.vocab_size(), encode_into,
+                    options.say);
+}
+
 }  // namespace
 
 RowStore::RowStore(std::shared_ptr<const TokenStream> codes, int sequences)
@@ -166,12 +174,11 @@ void RowStore::read(std::int64_t first, std::int64_t count, std::int32_t* ids, s
 
 std::shared_ptr<const RowStore> encoded_rows(const std::vector<std::string>& paths, const RowFormat& format,
                                              const Tokenizing& options) {
-  const auto encode_into = [&](const TakeIds& take) { Encoding(paths, format, options, take).run(); };
-  if (!options.cache.empty())
-    return std::make_shared<RowStore>(cached_ids(options.cache, key_of(paths, format, options.cache),
-                                                 kFactor * format.vocab_size(), encode_into, options.say),
-                                      format.sequences());
-  return std::make_shared<RowStore>(ids_in_memory(encode_into), format.sequences());
+  return std::make_shared<RowStore>(codes_of(paths, format, options), format.sequences());
+}
+
+void cache_rows(const std::vector<std::string>& paths, const RowFormat& format, const Tokenizing& options) {
+  codes_of(paths, format, options);
 }
 
 std::string place_of_row(const std::vector<std::string>& paths, std::int64_t row) {

@@ -44,6 +44,9 @@ class RowStore {
 std::shared_ptr<const RowStore> encoded_rows(const std::vector<std::string>& paths, const RowFormat& format,
                                              const Tokenizing& options);
 
+/// Encodes the rows into the cache of ids, for encoded_rows to find there. Raises as it does.
+void cache_rows(const std::vector<std::string>& paths, const RowFormat& format, const Tokenizing& options);
+
 /// "path:12": where a row of the files is. It reads them up to there.
 std::string place_of_row(const std::vector<std::string>& paths, std::int64_t row);
 

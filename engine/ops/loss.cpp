@@ -45,6 +45,7 @@ Placed shard_cross_entropy(const Graph& graph, const Node& node, Placing in) {
   return std::vector<Placement>{Placement::partial(), rows_of(logits, in[0])};
 }
 
+/// The seed is that of the sum, or of each sequence.
 std::vector<ValueId> gradient_gathered(GradientBuilder& build, const Node& node, OutputGradients seed) {
   const ValueId logits = node.inputs[0], targets = node.inputs[2], lse = node.outputs[1];
   if (!build.needed(logits)) return {kNone, kNone, kNone};
@@ -86,15 +87,6 @@ Cost cost_of_gathered(const Signature& signature) {
   Cost cost = moved(signature);
   cost.bytes_read -= static_cast<double>(signature.operands[0].bytes());
   return cost;
-}
-
-/// Every sequence has a gradient of its own.
-std::vector<ValueId> gradient_sequence_nll(GradientBuilder& build, const Node& node, OutputGradients dnll) {
-  const ValueId logits = node.inputs[0], targets = node.inputs[2], lse = node.outputs[1];
-  if (!build.needed(logits)) return {kNone, kNone, kNone};
-  const TensorDesc dlogits = input_desc(build.graph(), node, 0);
-  return {build.node(node, Op::cross_entropy_grad, node.attributes, {logits, targets, lse, dnll[0]}, {dlogits})[0],
-          kNone, kNone};
 }
 
 /// A sequence is on one rank.
@@ -189,7 +181,7 @@ OpDef cross_entropy_gathered() {
 
 OpDef sequence_nll() {
   OpDef def{.op = Op::sequence_nll};
-  def.gradient = gradient_sequence_nll;
+  def.gradient = gradient_gathered;
   def.shard = shard_sequence_nll;
   def.origin = first_class;
   def.cost = cost_of_gathered;

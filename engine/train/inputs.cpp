@@ -138,8 +138,9 @@ std::shared_ptr<const data::Questions> open_questions(const LoadedJob& loaded, c
 
 data::Data open_samples(const LoadedJob& loaded, data::Tokenizing tokenizing) {
   tokenizing.cache = cache_for(loaded.job.data, tokenizing.say);
-  return located(loaded,
-                 [&] { return data::open_data(loaded.job.data, {}, data::IdStream::Check::samples, tokenizing); });
+  const data::GraphInputs anything{.target_dtype = loaded.job.data.is_labelled() ? DType::f32 : DType::i32};
+  return located(
+      loaded, [&] { return data::open_data(loaded.job.data, anything, data::IdStream::Check::samples, tokenizing); });
 }
 
 void tokenize_inputs(const LoadedJob& loaded, const CompiledJob* compiled, data::Tokenizing tokenizing) {

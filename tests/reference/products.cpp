@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "tests/reference/nf4.h"
 #include "tests/reference/reference.h"
 
 namespace trainer::reference {
@@ -71,24 +72,6 @@ void linear(const Call& c) {
 }
 
 namespace {
-
-// Dettmers et al., "QLoRA", 2023, appendix E.
-constexpr double kNf4[16] = {-1.0,
-                             -0.6961928009986877,
-                             -0.5250730514526367,
-                             -0.39491748809814453,
-                             -0.28444138169288635,
-                             -0.18477343022823334,
-                             -0.09105003625154495,
-                             0.0,
-                             0.07958029955625534,
-                             0.16093020141124725,
-                             0.24611230194568634,
-                             0.33791524171829224,
-                             0.44070982933044434,
-                             0.5626170039176941,
-                             0.7229568362236023,
-                             1.0};
 
 /// The signed dynamic code: a sign, zeros, a one, and the bits of a fraction. 0 is 0, and minus 0 means 1.
 double dynamic_value(int byte) {

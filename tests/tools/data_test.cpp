@@ -122,3 +122,30 @@ TEST_CASE("a model of documents of bytes ends its text where they end") {
       parsed(run({"sample", "bytes.yaml", "--prompt", "a", "--temperature", "0", "--json", "--stop", "98"}));
   CHECK(on["text"] == "a");
 }
+
+TEST_CASE("trainer data shows labelled texts, the names of their classes and what was cut") {
+  const ChatJob job;
+  job.write("m/config.json", R"({"id2label": {"0": "no", "1": "yes"}})");
+  job.write("l.jsonl",
+            "{\"text\": \"ab\", \"label\": \"yes\"}\n"
+            "{\"text\": \"abab\", \"label\": 0}\n"
+            "{\"text\": \"b\", \"label\": 0.5}\n");
+  job.write("labelled.yaml",
+            "model: {graph: models/decoder.yaml}\n"
+            "data: {format: labelled, train: l.jsonl, seq_len: 3, too_long: truncate, tokenizer: m/tokenizer.json}\n"
+            "train: {steps: 2, batch: {global: 2}}\n");
+  const Outcome outcome = job.run({"data", "labelled.yaml"});
+  REQUIRE_MESSAGE(outcome.code == 0, outcome.err);
+  CHECK(outcome.out ==
+        "sample 0: 2 tokens, label 1 (yes)\n"
+        "    a b\n"
+        "sample 1: 3 tokens, label 0 (no)\n"
+        "    a b a\n"
+        "sample 2: 1 tokens, label 0.5\n"
+        "    b\n"
+        "rows: 3 of 7 tokens; 1 truncated\n"
+        "samples: 3 of 3 tokens; 33.3% padding\n");
+  const json rows = json::parse(job.run({"data", "labelled.yaml", "--json"}).out);
+  CHECK(rows[0] == json({{"ids", {0, 1}}, {"label", 1}}));
+  CHECK(rows[2]["label"] == 0.5);
+}

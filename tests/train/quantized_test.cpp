@@ -15,6 +15,7 @@
 #include "engine/run/quantized_weights.h"
 #include "engine/train/check_files.h"
 #include "engine/train/saved_facts.h"
+#include "tests/reference/nf4.h"
 #include "tests/train/tiny_jobs.h"
 
 using namespace trainer;
@@ -22,23 +23,7 @@ using namespace trainer::tests;
 
 namespace {
 
-// Dettmers et al., "QLoRA", 2023, appendix E: the table of bitsandbytes.
-constexpr double kNf4[16] = {-1.0,
-                             -0.6961928009986877,
-                             -0.5250730514526367,
-                             -0.39491748809814453,
-                             -0.28444138169288635,
-                             -0.18477343022823334,
-                             -0.09105003625154495,
-                             0.0,
-                             0.07958029955625534,
-                             0.16093020141124725,
-                             0.24611230194568634,
-                             0.33791524171829224,
-                             0.44070982933044434,
-                             0.5626170039176941,
-                             0.7229568362236023,
-                             1.0};
+using reference::kNf4;
 
 double nearest(std::span<const double> values, double x) {
   double best = values.front();

@@ -18,10 +18,12 @@
 
 #include "kernels/bf16.h"
 #include "kernels/cpu/table.h"
+#include "tools/bench/memory.h"
 
 namespace {
 
 using namespace trainer;
+using namespace trainer::bench;
 using namespace trainer::kernels;
 
 struct Shape4 {
@@ -67,13 +69,8 @@ constexpr Shape4 kShapes[] = {{64, 6, 256, 64},
                               {1, 4, 4096, 64, 0, 0, 64},
                               {1, 4, 4096, 64, 0, 0, 8, true}};
 
-struct Free {
-  void operator()(void* p) const { std::free(p); }
-};
-using Memory = std::unique_ptr<void, Free>;
-
 Memory random_memory(DType dtype, std::int64_t bytes) {
-  Memory memory(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(bytes))));
+  Memory memory = allocate(bytes);
   std::mt19937 generator(1);
   std::normal_distribution<float> normal;
   for (std::int64_t i = 0; i < bytes / size_of(dtype); ++i) {
@@ -132,12 +129,10 @@ void attention(benchmark::State& state, Shape4 s, DType dtype, bool backward) {
     const Signature first = signature_of(s, dtype, false);
     const std::vector<void*> forward(operands.begin() + 1,
                                      operands.begin() + 1 + static_cast<std::ptrdiff_t>(first.operands.size()));
-    const Memory workspace(std::aligned_alloc(
-        kBufferAlignment, static_cast<std::size_t>(aligned(cpu::CpuTarget(context()).workspace_bytes(first)))));
+    const Memory workspace = allocate(cpu::CpuTarget(context()).workspace_bytes(first));
     cpu::prepare(first, context())->run({.operands = forward, .workspace = workspace.get(), .origin = s.origin});
   }
-  const Memory workspace(std::aligned_alloc(
-      kBufferAlignment, static_cast<std::size_t>(aligned(cpu::CpuTarget(context()).workspace_bytes(signature)))));
+  const Memory workspace = allocate(cpu::CpuTarget(context()).workspace_bytes(signature));
   const auto kernel = cpu::prepare(signature, context());
   for (auto _ : state) kernel->run({.operands = operands, .workspace = workspace.get(), .origin = s.origin});
   const double pairs = static_cast<double>(s.batch * s.heads) * s.pairs();

@@ -22,25 +22,18 @@
 #include "kernels/bf16.h"
 #include "kernels/cpu/runtime/parallel.h"
 #include "kernels/cpu/table.h"
+#include "tools/bench/memory.h"
 
 namespace {
 
 using namespace trainer;
+using namespace trainer::bench;
 using namespace trainer::kernels;
 using dnnl::memory;
 
 int num_threads() {
   const char* text = std::getenv("TRAINER_BENCH_THREADS");
   return text ? std::max(1, std::atoi(text)) : 2;
-}
-
-struct Free {
-  void operator()(void* p) const { std::free(p); }
-};
-using Memory = std::unique_ptr<void, Free>;
-
-Memory allocate(std::int64_t bytes) {
-  return Memory(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(bytes + 64))));
 }
 
 Memory random_operand(DType dtype, std::int64_t elements) {

@@ -19,23 +19,16 @@
 #include "kernels/bf16.h"
 #include "kernels/cpu/runtime/parallel.h"
 #include "kernels/cpu/table.h"
+#include "tools/bench/memory.h"
 
 namespace {
 
 using namespace trainer;
+using namespace trainer::bench;
 using namespace trainer::kernels;
 
-struct Free {
-  void operator()(void* p) const { std::free(p); }
-};
-using Memory = std::unique_ptr<void, Free>;
-
-Memory memory_of(std::int64_t bytes) {
-  return Memory(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(bytes + 64))));
-}
-
 Memory random_memory(const TensorDesc& tensor, std::int64_t classes) {
-  Memory memory = memory_of(tensor.bytes());
+  Memory memory = allocate(tensor.bytes());
   std::mt19937 generator(1);
   std::normal_distribution<float> normal;
   float pool[1021];
@@ -69,7 +62,7 @@ cpu::Context context() {
 
 class Triad {
  public:
-  explicit Triad(std::int64_t bytes) : count_(bytes / 12), memory_(memory_of(count_ * 12)) {
+  explicit Triad(std::int64_t bytes) : count_(bytes / 12), memory_(allocate(count_ * 12)) {
     std::fill(data(), data() + 3 * count_, 1.0f);
   }
   void run() {
@@ -119,7 +112,7 @@ void measure(benchmark::State& state, const Case& c) {
   }
   for (const auto& [later, earlier] : c.in_place)
     operands[static_cast<std::size_t>(later)] = operands[static_cast<std::size_t>(earlier)];
-  const Memory workspace = memory_of(cpu::CpuTarget(context()).workspace_bytes(c.signature));
+  const Memory workspace = allocate(cpu::CpuTarget(context()).workspace_bytes(c.signature));
   const auto kernel = cpu::prepare(c.signature, context());
   Triad triad(c.moved);
   double best = std::numeric_limits<double>::infinity(), best_triad = best;

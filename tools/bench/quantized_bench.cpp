@@ -17,24 +17,17 @@
 #include "engine/core/quantized.h"
 #include "kernels/bf16.h"
 #include "kernels/cpu/table.h"
+#include "tools/bench/memory.h"
 
 namespace {
 
 using namespace trainer;
+using namespace trainer::bench;
 using namespace trainer::kernels;
 
 int num_threads() {
   const char* text = std::getenv("TRAINER_BENCH_THREADS");
   return text ? std::max(1, std::atoi(text)) : 1;
-}
-
-struct Free {
-  void operator()(void* p) const { std::free(p); }
-};
-using Memory = std::unique_ptr<void, Free>;
-
-Memory allocate(std::int64_t bytes) {
-  return Memory(std::aligned_alloc(kBufferAlignment, static_cast<std::size_t>(aligned(bytes + 64))));
 }
 
 /// Random numbers; as bytes they are any codes, and scales of some 0.1.

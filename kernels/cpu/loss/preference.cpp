@@ -82,10 +82,7 @@ Prepared prepare_sequence_nll(const Signature& signature, const Context& context
 }
 
 Prepared prepare_dpo_loss(const Signature& signature, const Context&) {
-  expect_operands(signature, 5);
-  const PairSizes sizes = pair_sizes(signature, 2);
-  expect_operand(signature, 3, DType::f64, 1);
-  expect_operand(signature, 4, DType::f64, 4);
+  const PairSizes sizes = pair_sizes(signature);
   const bool accumulate = accumulates(signature);
   return make_kernel([=](const Call& call) {
     double loss = 0, figures[4] = {0, 0, 0, 0};
@@ -104,10 +101,7 @@ Prepared prepare_dpo_loss(const Signature& signature, const Context&) {
 }
 
 Prepared prepare_dpo_loss_grad(const Signature& signature, const Context&) {
-  expect_operands(signature, 5);
-  const PairSizes sizes = pair_sizes(signature, 2);
-  expect_operand(signature, 3, DType::f32, 1);
-  expect_operand(signature, 4, DType::f32, 2 * sizes.pairs);
+  const PairSizes sizes = pair_sizes(signature);
   return make_kernel([=](const Call& call) {
     const double scale = static_cast<double>(*operand<float>(call, 3)) * sizes.beta;
     auto* dpolicy = operand<float>(call, 4);
@@ -121,9 +115,7 @@ Prepared prepare_dpo_loss_grad(const Signature& signature, const Context&) {
 }
 
 Prepared prepare_dpo_count(const Signature& signature, const Context&) {
-  expect_operands(signature, 2);
-  const PairSizes sizes = pair_sizes(signature, 0);
-  expect_operand(signature, 1, DType::f64, 1);
+  const PairSizes sizes = pair_sizes(signature);
   const bool accumulate = accumulates(signature);
   return make_kernel([=](const Call& call) {
     std::int64_t count = 0;

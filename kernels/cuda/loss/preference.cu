@@ -122,10 +122,7 @@ Prepared prepare_sequence_nll(const Signature& signature, const Context& context
 }
 
 Prepared prepare_dpo_loss(const Signature& signature, const Context&) {
-  expect_operands(signature, 5);
-  const PairSizes sizes = pair_sizes(signature, 2);
-  expect_operand(signature, 3, DType::f64, 1);
-  expect_operand(signature, 4, DType::f64, 4);
+  const PairSizes sizes = pair_sizes(signature);
   const bool accumulate = accumulates(signature);
   return make_kernel([=](const Call& call) {
     launch(call, Grid{.threads = kThreads}, dpo_loss, sizes, operand<double>(call, 0), operand<double>(call, 1),
@@ -134,10 +131,7 @@ Prepared prepare_dpo_loss(const Signature& signature, const Context&) {
 }
 
 Prepared prepare_dpo_loss_grad(const Signature& signature, const Context&) {
-  expect_operands(signature, 5);
-  const PairSizes sizes = pair_sizes(signature, 2);
-  expect_operand(signature, 3, DType::f32, 1);
-  expect_operand(signature, 4, DType::f32, 2 * sizes.pairs);
+  const PairSizes sizes = pair_sizes(signature);
   const Grid grid{.blocks = blocks_for(sizes.pairs, kThreads), .threads = kThreads};
   return make_kernel([=](const Call& call) {
     launch(call, grid, dpo_loss_grad, sizes, operand<double>(call, 0), operand<double>(call, 1),
@@ -146,9 +140,7 @@ Prepared prepare_dpo_loss_grad(const Signature& signature, const Context&) {
 }
 
 Prepared prepare_dpo_count(const Signature& signature, const Context&) {
-  expect_operands(signature, 2);
-  const PairSizes sizes = pair_sizes(signature, 0);
-  expect_operand(signature, 1, DType::f64, 1);
+  const PairSizes sizes = pair_sizes(signature);
   const bool accumulate = accumulates(signature);
   return make_kernel([=](const Call& call) {
     launch(call, Grid{.threads = kThreads}, dpo_count, sizes, operand<std::int32_t>(call, 0), operand<double>(call, 1),
