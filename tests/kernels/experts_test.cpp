@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "tests/kernels/against_reference.h"
@@ -88,6 +89,48 @@ TEST_CASE("with groups and a bias a router chooses by both and weighs by neither
                                 {"biased", true}};
     hold(Op::route, attributes, {{c, distinct_rows(of_logits, 5)}, {DType::f32, bias}},
          {{DType::f32, chosen, 16 * kEpsF32, kEpsF32}, {DType::i32, chosen}});
+  }
+}
+
+TEST_CASE("a bias changes which experts are chosen, and neither the weights nor the slopes of those that are") {
+  const Shape of_logits{2, 9, 8}, chosen{2, 9, 2};
+  const Attributes plain{{"score", std::string("sigmoid")}, {"normalize", false}, {"scale", 1.5}},
+      biased = with(plain, "biased", true);
+  const Tensor logits = distinct_rows(of_logits, 5), dweights = normal_tensor(chosen, 8);
+  Tensor bias({8}, -4);
+  bias[2] = bias[5] = 4;  // beyond any difference of scores: the two that everybody goes to
+  // What scores alone give for these two, whoever chose them.
+  Tensor weights(chosen), choices(chosen);
+  for (std::int64_t token = 0; token < 18; ++token) {
+    const bool five = logits[token * 8 + 5] > logits[token * 8 + 2];
+    for (std::int64_t j = 0; j < 2; ++j) {
+      const std::int64_t expert = (j == 0) == five ? 5 : 2;
+      choices[token * 2 + j] = static_cast<double>(expert);
+      weights[token * 2 + j] = 1.5 / (1 + std::exp(-logits[token * 8 + expert]));
+    }
+  }
+  const std::vector<Tensor> got = reference::run(Op::route, biased, {logits, bias}, {chosen, chosen});
+  CHECK(got[1].data == choices.data);
+  for (std::int64_t i = 0; i < weights.size(); ++i) CHECK(got[0][i] == doctest::Approx(weights[i]).epsilon(1e-12));
+  hold(Op::route, biased, {{DType::f32, logits}, {DType::f32, bias}},
+       {{DType::f32, chosen, 16 * kEpsF32, kEpsF32}, {DType::i32, chosen}});
+  // The gradient is that of the weights, by differences of their formula: the bias is not in it.
+  const Tensor slopes = reference::run(Op::route_grad, plain, {dweights, logits, choices}, {of_logits})[0];
+  for (std::int64_t i = 0; i < logits.size(); ++i) {
+    const auto objective = [&](double step) {
+      Tensor moved = logits;
+      moved[i] += step;
+      const Tensor of = reference::run(Op::route, biased, {moved, bias}, {chosen, chosen})[0];
+      const Tensor by = reference::run(Op::route, biased, {moved, bias}, {chosen, chosen})[1];
+      double sum = 0;
+      for (std::int64_t token = 0; token < 18; ++token)
+        for (std::int64_t j = 0; j < 2; ++j)
+          for (std::int64_t k = 0; k < 2; ++k)
+            if (by[token * 2 + j] == choices[token * 2 + k]) sum += of[token * 2 + j] * dweights[token * 2 + k];
+      return sum;
+    };
+    const double numeric = (objective(1e-5) - objective(-1e-5)) / 2e-5;
+    CHECK(numeric == doctest::Approx(slopes[i]).epsilon(1e-6).scale(1));
   }
 }
 

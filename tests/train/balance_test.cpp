@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "engine/core/error.h"
+#include "engine/plan/verify/verify.h"
 #include "tests/train/mixture_jobs.h"
 
 using namespace trainer;
@@ -131,4 +132,30 @@ TEST_CASE("beside an adapter routers are frozen, and their biases are the base's
       "tuned", both(kBalanced, {"adapter={kind: lora, rank: 2}", "model.init_from=" + base.report.checkpoint}));
   CHECK(tuned.loss.back() < base.loss.back());
   CHECK(!tensors_of(tuned.report.checkpoint).contains("h.0.gate.e_score_correction_bias"));
+}
+
+TEST_CASE("a plan that moves a bias by what one rank has counted is refused") {
+  const Jobs jobs;
+  for (const Overrides& where :
+       {on(2, "ddp"), on(2, "{context: {degree: 2}}"), on(2, "{tensor: {degree: 2, sequence_parallel: true}}")}) {
+    CAPTURE(where.back());
+    Plan plan = compiled(jobs.job("plan", both(kBalanced, where))).plan;
+    REQUIRE(violations(plan).empty());
+    int moved = 0;
+    for (Role& role : plan.roles)
+      for (Program& program : role.programs)
+        for (Issued& issued : program.instructions) {
+          auto* const launch = std::get_if<Launch>(&issued.instruction);
+          if (launch == nullptr) continue;
+          const Signature& signature = role.signatures[static_cast<std::size_t>(launch->signature)];
+          if (signature.op != Op::router_losses || !signature.attributes.has("balance")) continue;
+          const std::string own = "h." + std::to_string(moved++) + ".gate.expert_counts";
+          for (const State& state : role.states)
+            if (state.name == own) launch->operands[0] = Update{state.region};
+        }
+    REQUIRE(moved == 4);
+    const auto found = violations(plan);
+    CHECK(std::ranges::any_of(
+        found, [](const std::string& violation) { return contains(violation, "cannot work on what is"); }));
+  }
 }
