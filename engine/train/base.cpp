@@ -13,6 +13,7 @@
 #include "engine/core/error.h"
 #include "engine/core/narrow.h"
 #include "engine/job/peft_config.h"
+#include "engine/plan/pieces.h"
 #include "engine/train/non_finite.h"
 #include "engine/train/staging.h"
 #include "engine/train/stored.h"
@@ -58,12 +59,12 @@ std::string checksum_of_tensor(const checkpoint::TensorStore& tensors, const che
   return sum.hex();
 }
 
-/// Names of the model's own parameters, sorted; tables by their own names, of copies the originals alone.
+/// Names of the model's own parameters and states, sorted; tables by their own names, of copies the originals alone.
 std::vector<std::string> model_parameters(const CompiledJob& compiled) {
   const Wanted own = of_model(compiled);
   std::set<std::string> names;
   for (const Role& role : compiled.plan.roles)
-    for (const Unit& unit : role.units)
+    for (const Unit& unit : model_units(role))
       for (const UnitTensor& tensor : unit.tensors)
         if (own(unit, tensor) && tensor.init.copy_of.empty()) names.insert(in_model(tensor).name);
   return {names.begin(), names.end()};

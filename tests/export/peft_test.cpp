@@ -216,6 +216,26 @@ TEST_CASE("merged weights compute what base and adapter do, and the report says 
   }
 }
 
+TEST_CASE("a merged DeepSeek V3 has the biases of its base's routers, which no adapter moves") {
+  const tests::TemporaryFolder folder;
+  const LoadedJob loaded = test::job_of(
+      golden("deepseek_v3"),
+      {"data.format=tokens", "data.token_type=u16", "data.train=" + goldens::folder() + "/experts/deepseek_v3.bin",
+       "data.seq_len=8", "train.steps=2", "train.batch.global=4", "precision.compute=f32",
+       "adapter={kind: lora, rank: 2}", "checkpoint.dir=" + folder.path("run"), "checkpoint.resume=none"});
+  exporting::Options options = options_for(tests::run(loaded).report.checkpoint, folder.path("merged"));
+  options.merge = true;
+  CHECK(export_model(options).merged.size() > 20);
+  const DiskNames names = read_model_folder(golden("deepseek_v3"), configs()).names;
+  const auto base = checkpoint::TensorStore::from_folder(golden("deepseek_v3"), names),
+             merged = checkpoint::TensorStore::from_folder(options.out, names);
+  CHECK(merged.tensors().size() == base.tensors().size());
+  for (const int layer : {1, 2}) {
+    const std::string bias = "model.layers." + std::to_string(layer) + ".mlp.gate.e_score_correction_bias";
+    CHECK(test::read_tensor(merged, bias).data == test::read_tensor(base, bias).data);
+  }
+}
+
 TEST_CASE("what the config of an adapter says becomes the job's, and a job that says something else is wrong") {
   const LoadedJob loaded = job_of_adapter(peft("llama"), golden("llama_tied"));
   REQUIRE(loaded.job.adapter);
