@@ -32,12 +32,30 @@
 // weigh            x c [..., n], weights f32 [...] → y c: each row times its weight
 // row_dots         a c [..., n], b c [..., n] → dots f32 [...]: Σ a · b of each row
 //
+//
+// Where experts are cut into P parts over ranks (engine/ops/experts.cpp), with B blocks of the batch, one for each
+// rank, and buffers of `rows` rows for each part:
+//
+// expert_slots     choices → slots i32 [batch, seq, k], sources i32 [B, P, rows], numbers i32 [B, P, rows]
+//                  In a block, choices take the rows of the part that has their expert (E / P neighbours), all first
+//                  choices by position, then the second ones …: slot p · rows + r, or -1 where r would be `rows` or
+//                  more, or the choice is -1. sources[p, r] is that choice in the numbering of the block, t · k + j,
+//                  and numbers[p, r] its expert in that of the part; both are -1 in rows that nothing takes.
+// dispatch         x [batch, seq, n] or [batch, seq, k, n], slots, sources → rows [B, P, rows, n]: x of each source, or
+// 0 combine          rows, slots, sources → y as x: each token's rows, with k in y each choice's, 0 for slots -1. Sums
+// are
+//                  f32, in the order of j.
+//
+// expert_linear and its gradients with `parts` P > 1: choices [B, P, …] are numbers within part p of the weight's
+// experts. A rank's kernel has one part, and so knows no others. `filled` is for costs only.
+//
 // Work follows the choices, not E: rows are sorted by expert, and each expert's product is of its own.
 #pragma once
 
 #include <cstdint>
 
 #include "engine/core/check.h"
+#include "engine/core/op_record.h"
 #include "engine/core/signature.h"
 #include "kernels/prepare.h"
 
@@ -61,6 +79,7 @@ inline ExpertSizes expert_sizes(const Signature& s, std::size_t x, std::size_t y
               &w = s.operands[weight].shape;
   ExpertSizes sizes;
   CHECK(w.rank() == 3 && s.operands[choices].dtype == DType::i32, describe(s) + ": choices i32, weight [E, out, in]");
+  CHECK(integer(s, "parts") == 1 || of[1] == 1, describe(s) + ": a rank has one part of the experts");
   sizes.k = of[-1];
   sizes.tokens = of.elements() / sizes.k;
   sizes.experts = w[0], sizes.out = w[1], sizes.in = w[2];
@@ -81,6 +100,44 @@ inline ExpertSizes expert_sizes(const Signature& s) {
     default:
       return expert_sizes(s, 0, 1, 2, 3);
   }
+}
+
+/// The sizes of what travels.
+struct TravelSizes {
+  std::int64_t blocks = 0, parts = 0, rows = 0;        ///< of each part
+  std::int64_t tokens = 0, k = 0;                      ///< of a block
+  std::int64_t columns = 0;                            ///< of dispatch and combine
+  bool by_choice = false;                              ///< x or y has a row for each choice
+  std::int64_t choices() const { return tokens * k; }  ///< of a block
+  std::int64_t slots() const { return parts * rows; }  ///< of a block
+  std::int64_t local_rows() const { return blocks * (by_choice ? choices() : tokens); }
+};
+
+/// Of expert_slots, dispatch and combine. Raises Bug where the shapes do not fit.
+inline TravelSizes travel_sizes(const Signature& s) {
+  expect_operands(s, 4);
+  const bool moves = s.op != Op::expert_slots;
+  const Shape &of = s.operands[moves ? 1 : 0].shape, &sources = s.operands[2].shape;
+  CHECK(of.rank() == 3 && sources.rank() == 3, describe(s) + ": [batch, seq, k] and [blocks, parts, rows]");
+  TravelSizes sizes{.blocks = sources[0], .parts = sources[1], .rows = sources[2]};
+  CHECK(of[0] % sizes.blocks == 0, describe(s) + ": blocks of samples");
+  sizes.tokens = of[0] / sizes.blocks * of[1];
+  sizes.k = of[2];
+  expect_shape(s, 1, DType::i32, of);
+  expect_shape(s, 2, DType::i32, sources);
+  if (!moves) {
+    expect_operand(s, 0, DType::i32, of.elements());
+    expect_operand(s, 3, DType::i32, sources.elements());
+    return sizes;
+  }
+  const std::size_t local = s.op == Op::dispatch ? 0 : 3, moved = 3 - local;
+  const TensorDesc &x = s.operands[local], &rows = s.operands[moved];
+  sizes.columns = rows.shape[-1];
+  sizes.by_choice = x.shape.rank() == 4;
+  CHECK(x.dtype == rows.dtype && x.shape[-1] == sizes.columns && x.elements() == sizes.local_rows() * sizes.columns &&
+            rows.elements() == sources.elements() * sizes.columns,
+        describe(s) + ": shapes do not fit");
+  return sizes;
 }
 
 }  // namespace trainer::kernels

@@ -64,8 +64,7 @@ std::int64_t expect_flat(const Signature& signature, int operands) {
 }
 
 void refuse_launch(const Signature& signature) {
-  const bool communicates =
-      signature.op == Op::all_reduce || signature.op == Op::all_gather || signature.op == Op::reduce_scatter;
+  const bool communicates = has(signature.op, Trait::collective) && signature.op != Op::replicate;
   UNREACHABLE(describe(signature) + (communicates ? " is communication: a plan has a collective for it, never a launch"
                                                   : " only renames memory: it is never launched"));
 }

@@ -26,6 +26,7 @@ Meaning meaning_of(const Quantity& quantity) {
   if (quantity.name == "gradients") return {"gradient norms", "relative difference, worst step"};
   if (quantity.name == "weights")
     return {"weights together", "root mean square difference / how far the optimizer moved them"};
+  if (quantity.name == "dropped") return {"dropped", "choices of experts that one side alone left out, worst step"};
   return {"each weight", "largest absolute difference"};
 }
 
@@ -49,6 +50,14 @@ void explain_weights(const CompiledJob& compiled) {
         "the bound of the weights together decides nothing.\n");
 }
 
+// Ranks have buffers of a planned size for the tokens that they send each other; one rank has no need of any.
+void explain_dropped(const Comparison& comparison) {
+  for (const Quantity& quantity : comparison.quantities)
+    if (quantity.name == "dropped" && !quantity.holds())
+      put("dropped: what ranks of strategy.expert had no room for was left out, and so this is other training than one "
+          "rank's. A larger `bound` of the `experts` in the graph, or a smaller degree, leaves room.\n");
+}
+
 void put_text(const CompiledJob& compiled, const Comparison& comparison) {
   report::Table table({"quantity", "difference from one rank", "bound", "verdict", "compared is the"});
   for (const Quantity& quantity : comparison.quantities) {
@@ -59,6 +68,7 @@ void put_text(const CompiledJob& compiled, const Comparison& comparison) {
   put("{}\nA bound is the most that rounding alone can do in sums of this length over a model of this depth.\n",
       table.str());
   explain_weights(compiled);
+  explain_dropped(comparison);
   put("{} after {} steps\n",
       comparison.holds() ? "the same training as on one rank, within rounding," : "NOT the training of one rank",
       comparison.steps);
@@ -119,7 +129,8 @@ void add_verify(CommandLine& app, Work& work) {
       "the length of the sums and the depth of the model. The job's checkpoints and logs are left alone; final weights "
       "go\n"
       "through the system's temporary folder (TMPDIR). Exits 0 if all bounds hold and 70 if not: that is a bug of "
-      "trainer.\n");
+      "trainer,\n"
+      "unless `dropped` is among them.\n");
   command->callback([arguments, &work] { work = [arguments] { return verify(*arguments); }; });
 }
 

@@ -119,8 +119,8 @@ class Remedies {
     Change change{loaded_, {}};
     const FreeParts& free = loaded_.job.strategy.free;
     if (!(free.data && free.tensor && free.sequence_parallel && free.pipeline && free.schedule && free.virtual_stages &&
-          free.context))
-      change.set("strategy=auto", [](Job& job) { job.strategy.free = {true, true, true, true, true, true, true}; });
+          free.context && free.expert))
+      change.set("strategy=auto", [](Job& job) { job.strategy.free = StrategyJob{}.free; });
     free_recomputation(change);
     free_micro(change);
     return change;

@@ -33,6 +33,7 @@
 #include "engine/transform/ring.h"
 #include "engine/transform/transform.h"
 #include "strategies/context/context_parallel.h"
+#include "strategies/expert/expert_parallel.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/pipeline/schedule_file.h"
 #include "strategies/strategies.h"
@@ -211,7 +212,9 @@ class Compilation {
   };
 
   BuildOptions options_for(const BatchShape& batch, BuildOptions::Mode mode) const {
-    return build_options(job_, batch.micro * mesh_.group_size(kBatchAxes), mode);
+    BuildOptions options = build_options(job_, batch.micro * mesh_.group_size(kBatchAxes), mode);
+    options.mesh = mesh_;
+    return options;
   }
 
   // A forward graph, its values laid over the mesh.
@@ -274,6 +277,7 @@ class Compilation {
           graphs.adapter.push_back(graph.value(parameter.value).name);
     // A checkpoint has whole tables, but for one of an adapter.
     if (purpose_ == Purpose::train || job_.adapter) raise(split_rows(loaded_, graph));
+    strategies::expert_parallel(graph, loaded_);
     strategies::context_parallel(graph, job_.strategy.context.kind);
     distribute(graph, job_.strategy.tensor.sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     return graph;
@@ -320,6 +324,7 @@ class Compilation {
     refuse(Axes::of(Axis::pipeline), "pipeline");
     refuse(Axes::of(Axis::tensor), "tensor");
     refuse(kSequenceAxes, "context");
+    refuse(Axes::of(Axis::expert), "expert");
   }
 
   // A GPU's kernels cut chunks on the host, which does not know where documents and samples end.

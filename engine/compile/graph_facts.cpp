@@ -59,10 +59,13 @@ std::vector<PipelineChunk> chunks_of(const Graph& graph, const Schedule& schedul
 void add_graph_facts(const Graph& graph, CompiledJob& job) {
   job.num_parameters = job.num_active = graph.num_parameters();
   std::set<ValueId> experts;
+  std::int64_t chosen = 0;  // by each token, where experts are on other ranks
   for (const Node& node : graph.nodes) {
+    if (node.op == Op::expert_slots) chosen = graph.value(node.inputs[0]).shape()[-1];
     if (node.op != Op::expert_linear || !experts.insert(node.inputs[2]).second) continue;
     const Shape& weight = graph.value(node.inputs[2]).shape();
-    job.num_active -= (weight[0] - graph.value(node.inputs[1]).shape()[-1]) * (weight.elements() / weight[0]);
+    const std::int64_t met = integer(node, "parts") > 1 ? chosen : graph.value(node.inputs[1]).shape()[-1];
+    job.num_active -= (weight[0] - met) * (weight.elements() / weight[0]);
   }
   for (const Parameter& parameter : graph.parameters)
     if (parameter.trainable) job.num_trained += graph.value(parameter.value).shape().elements();

@@ -1,4 +1,5 @@
-// How axes get their sizes: pipeline, tensor and context take theirs from the ranks, and the data axes take the rest.
+// How axes get their sizes: pipeline, tensor, context and expert take theirs from the ranks, and the data axes take the
+// rest.
 #include "engine/compile/mesh_of.h"
 
 #include <fmt/format.h>
@@ -24,6 +25,7 @@ class Arrangement {
     take(Axis::pipeline, strategy_.pipeline.degree.value_or(left_), "strategy.pipeline.degree");
     take(Axis::tensor, strategy_.tensor.degree.value_or(left_), "strategy.tensor.degree");
     take(Axis::context, strategy_.context.degree, "strategy.context.degree");
+    take(Axis::expert, strategy_.expert.degree, "strategy.expert.degree");
     if (shards()) take(Axis::replicate, replicas(), "strategy.data.replicate");
     take(shards() ? Axis::shard : Axis::replicate, left_, "");
     return mesh_;

@@ -2,6 +2,7 @@
 #include "engine/compile/profile_cache.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "engine/compile/hardware.h"
 #include "engine/compile/model_graph.h"
@@ -12,6 +13,7 @@
 #include "engine/transform/ring.h"
 #include "engine/transform/transform.h"
 #include "strategies/context/context_parallel.h"
+#include "strategies/expert/expert_parallel.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/pipeline/split.h"
 #include "strategies/tensor/tensor_parallel.h"
@@ -47,21 +49,31 @@ ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bo
     if (repetitions_.stands_for[i] == static_cast<int>(i)) kept_.push_back(pieces_[i]);
 }
 
-const Graph& ProfileCache::shortened(std::int64_t micro) {
-  if (!repetitions_.any()) return forward(micro);
-  const auto at = shortened_.find(micro);
+const Graph& ProfileCache::shortened(std::int64_t micro, int experts) {
+  if (!repetitions_.any()) return forward(micro, experts);
+  const auto at = shortened_.find({micro, experts});
   if (at != shortened_.end()) return at->second;
-  Graph graph = forward(micro);
+  Graph graph = forward(micro, experts);
   take_out(graph, pieces_, repetitions_);
-  return shortened_.emplace(micro, std::move(graph)).first->second;
+  return shortened_.emplace(std::pair(micro, experts), std::move(graph)).first->second;
 }
 
-const Graph& ProfileCache::forward(std::int64_t micro) {
-  const auto at = forward_.find(micro);
+const Graph& ProfileCache::forward(std::int64_t micro, int experts) {
+  const auto at = forward_.find({micro, experts});
   if (at != forward_.end()) return at->second;
-  Graph graph = read_graph(tree_, loaded_.job.model.with, build_options(loaded_.job, micro, BuildOptions::Mode::train));
+  BuildOptions options = build_options(loaded_.job, micro * experts, BuildOptions::Mode::train);
+  options.mesh.set(Axis::expert, experts);
+  Graph graph = read_graph(tree_, loaded_.job.model.with, options);
   raise(freeze(loaded_, graph, BuildOptions::Mode::train));
-  return forward_.emplace(micro, std::move(graph)).first->second;
+  return forward_.emplace(std::pair(micro, experts), std::move(graph)).first->second;
+}
+
+std::int64_t ProfileCache::experts() {
+  std::int64_t all = 0;
+  const Graph& graph = forward(1);
+  for (const Node& node : graph.nodes)
+    if (node.op == Op::expert_linear) all = std::gcd(all, graph.value(node.inputs[2]).shape()[0]);
+  return std::max<std::int64_t>(1, all);
 }
 
 // The groups of a profile are those of the graph's axes: the innermost, so their ranks are neighbours. The other axes
@@ -88,12 +100,15 @@ const Graph* ProfileCache::differentiated(const Mesh& mesh, bool sequence_parall
   const std::tuple key(mesh, sequence_parallel, micro);
   if (differentiated_for_ == key) return &differentiated_;
   if (refusals_.contains({mesh, sequence_parallel})) return nullptr;
-  Graph graph = shortened(micro);
+  Graph graph = shortened(micro, mesh.size(Axis::expert));
   try {
     graph.mesh = mesh;
+    if (mesh.size(Axis::expert) > 1)  // a batch axis, which experts work along
+      for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::expert, Placement::shard(0));
     strategies::tensor_parallel(graph);
     raise(adapt(loaded_, graph, build_options(loaded_.job, micro, BuildOptions::Mode::train)));
     raise(split_rows(loaded_, graph));
+    strategies::expert_parallel(graph, loaded_);
     strategies::context_parallel(graph, loaded_.job.strategy.context.kind);
     distribute(graph, sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     differentiate(graph, loaded_.job.precision.reduce);

@@ -30,6 +30,7 @@ class ProfileCache final : public cost::ProfileSource {
   std::string why_not(const Mesh& mesh, bool sequence_parallel) override {
     return refusals_[{of_graph(mesh), sequence_parallel}];
   }
+  std::int64_t experts() override;
   const std::vector<int>& cut(int chunks, std::int64_t samples) override;
   /// The nodes that begin the pieces.
   const std::vector<std::string>& pieces() const { return pieces_; }
@@ -40,11 +41,14 @@ class ProfileCache final : public cost::ProfileSource {
   using Key = std::tuple<Mesh, bool, std::int64_t, int, std::int64_t>;
   /// The axes that a profile depends on.
   static Mesh of_graph(const Mesh& mesh) {
-    return {{Axis::context, mesh.size(Axis::context)}, {Axis::tensor, mesh.size(Axis::tensor)}};
+    return {{Axis::expert, mesh.size(Axis::expert)},
+            {Axis::context, mesh.size(Axis::context)},
+            {Axis::tensor, mesh.size(Axis::tensor)}};
   }
-  const Graph& forward(std::int64_t micro);
+  /// With experts cut over so many ranks, of all of these ranks.
+  const Graph& forward(std::int64_t micro, int experts = 1);
   /// The same without what is repeated (repeated.h).
-  const Graph& shortened(std::int64_t micro);
+  const Graph& shortened(std::int64_t micro, int experts);
   const Graph* differentiated(const Mesh& mesh, bool sequence_parallel, std::int64_t micro);
   /// Null.
   const Graph* refuse(const Mesh& mesh, bool sequence_parallel, const JobError& error);
@@ -55,8 +59,8 @@ class ProfileCache final : public cost::ProfileSource {
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const yaml::Node tree_;
-  std::map<std::int64_t, Graph> forward_;  // by micro-batch: of the whole model, without an adapter
-  std::map<std::int64_t, Graph> shortened_;
+  // By micro-batch and ranks of experts: of the whole model, without an adapter.
+  std::map<std::pair<std::int64_t, int>, Graph> forward_, shortened_;
   Graph differentiated_;  // the one asked for last: a search asks for all its recomputations in a row
   std::tuple<Mesh, bool, std::int64_t> differentiated_for_{Mesh{}, false, 0};
   std::vector<std::string> pieces_;  // nodes that begin them

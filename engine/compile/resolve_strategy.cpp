@@ -44,6 +44,7 @@ StrategyJob resolve_strategy(const Job& job, const Mesh& mesh, const Graph& grap
   strategy.profile = Profile::none;
   strategy.tensor.degree = mesh.size(Axis::tensor);
   strategy.context.degree = mesh.size(Axis::context);
+  strategy.expert.degree = mesh.size(Axis::expert);
   strategy.pipeline.degree = mesh.size(Axis::pipeline);
   const ResolvedData data = resolve(strategy.data, mesh.size(Axis::pipeline) > 1);
   strategy.data.keep = data.keep;

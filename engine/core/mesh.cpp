@@ -13,6 +13,8 @@ std::string_view name_of(Axis axis) {
       return "replicate";
     case Axis::shard:
       return "shard";
+    case Axis::expert:
+      return "expert";
     case Axis::context:
       return "context";
     case Axis::tensor:

@@ -13,10 +13,10 @@
 namespace trainer {
 
 /// The axes of a mesh, outermost first in the numbering of ranks.
-enum class Axis : std::uint8_t { pipeline, replicate, shard, context, tensor };
-inline constexpr int kNumAxes = 5;
-inline constexpr std::array<Axis, kNumAxes> kAxes{Axis::pipeline, Axis::replicate, Axis::shard, Axis::context,
-                                                  Axis::tensor};
+enum class Axis : std::uint8_t { pipeline, replicate, shard, expert, context, tensor };
+inline constexpr int kNumAxes = 6;
+inline constexpr std::array<Axis, kNumAxes> kAxes{Axis::pipeline, Axis::replicate, Axis::shard,
+                                                  Axis::expert,   Axis::context,   Axis::tensor};
 
 std::string_view name_of(Axis axis);
 
@@ -52,13 +52,14 @@ constexpr Axes operator|(Axis a, Axis b) { return Axes::of(a) | Axes::of(b); }
 constexpr Axes operator|(Axes a, Axis b) { return a | Axes::of(b); }
 
 /// The axes that cut the samples of a batch: each rank has samples of its own.
-inline constexpr Axes kBatchAxes = Axis::replicate | Axis::shard;
+inline constexpr Axes kBatchAxes = Axis::replicate | Axis::shard | Axis::expert;
 /// The axes along which ranks have targets of their own: losses and counts are summed over them.
 inline constexpr Axes kTokenAxes = kBatchAxes | Axis::context;
 /// The axes that cut the sequence of each sample: those of the tokens' that do not cut samples.
 inline constexpr Axes kSequenceAxes = kTokenAxes - kBatchAxes;
-/// The axes along which a strategy may slice the states of a unit of parameters.
-inline constexpr Axes kSliceAxes = Axis::shard | Axis::context;
+/// The axes along which a strategy may slice the states of a unit of parameters, but for those that cut the parameters
+/// themselves (Unit::slice_axes).
+inline constexpr Axes kSliceAxes = Axis::shard | Axis::expert | Axis::context;
 
 /// Indices of a rank along every axis.
 using Coordinates = std::array<int, kNumAxes>;

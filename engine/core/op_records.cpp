@@ -230,6 +230,9 @@ AttributeDefs router_losses_attributes() { return {score(false), real("aux", 0.0
 /// Of what a batch norm is in training.
 AttributeDefs batch_norm_attributes() { return {eps(false), integer("count"), flag("own", false)}; }
 
+/// Of products by expert.
+AttributeDefs expert_attributes() { return {from(1, integer("parts", 1)), real("filled", 1.0)}; }
+
 AttributeDefs with_gradients_of_both(AttributeDefs all) {
   all.push_back(flag("weight", true));
   all.push_back(flag("bias", true));
@@ -771,7 +774,11 @@ OpRecord make(Op op) {
                    "the activation of the gate; gelu is the approximation by tanh"),
                above_zero(file(real("capacity_factor", "all of a sample"),
                                "an expert takes at most ⌈capacity_factor · seq · top_k / experts⌉ tokens of a "
-                               "sample where there are targets; what is over adds nothing"))},
+                               "sample where there are targets; what is over adds nothing")),
+               above_zero(
+                   file(real("bound", 2.0),
+                        "under strategy.expert, without a capacity_factor: in training a rank sends each rank of "
+                        "the axis at most `bound` times the mean of its choices; what is over adds nothing"))},
           .work = WorkClass::none};
     case Op::route: {
       AttributeDefs attributes = route_attributes(false);
@@ -824,19 +831,25 @@ OpRecord make(Op op) {
               .traits = {costly, scratch},
               .operands = {in("x", "c [..., in] or [..., k, in]"), in("choices", "i32 [..., k]"),
                            parameter("weight", "c [experts, out, in]"), out("y", "c [..., k, out] or [..., out]")},
+              .attributes = expert_attributes(),
               .work = WorkClass::product,
-              .note = "by the weight of each choice; without k in y the sum over it"};
+              .note =
+                  "by the weight of each choice; without k in y the sum over it; with parts > 1 choices "
+                  "[batch, parts, …] are numbers within a part of the experts; filled: the share of choices that "
+                  "are some, for costs"};
     case Op::expert_linear_grad_input:
       return {.op = op,
               .traits = {backward, scratch},
               .operands = {in("dy", "c [..., k, out] or [..., out]"), in("choices", "i32 [..., k]"),
                            parameter("weight", "c [experts, out, in]"), out("dx", "c [..., in] or [..., k, in]")},
+              .attributes = expert_attributes(),
               .work = WorkClass::product};
     case Op::expert_linear_grad_weight:
       return {.op = op,
               .traits = {backward, scratch},
               .operands = {in("x", "c [..., in] or [..., k, in]"), in("dy", "c [..., k, out] or [..., out]"),
                            in("choices", "i32 [..., k]"), sum("dweight", "r [experts, out, in]")},
+              .attributes = expert_attributes(),
               .work = WorkClass::product};
     case Op::weigh:
       return {.op = op,
@@ -850,6 +863,30 @@ OpRecord make(Op op) {
               .operands = {in("a", "c [..., n]"), in("b", "c [..., n]"), out("dots", "f32 [...]")},
               .timed_as = "mul",
               .note = "Σ a b of each row"};
+    case Op::expert_slots:
+      return {.op = op,
+              .operands = {in("choices", "i32 [batch, seq, k]"), out("slots", "i32 [batch, seq, k]"),
+                           out("sources", "i32 [blocks, parts, rows]"), out("numbers", "i32 [blocks, parts, rows]")},
+              .attributes = {integer("experts")},
+              .timed_as = "copy",
+              .note =
+                  "in each block of the batch, choices of a part of the experts take its rows, first choices before "
+                  "second ones, then by position; slots: parts · rows of a block in one numbering, -1 for what is "
+                  "over; sources: choices of a block in one numbering, numbers: experts within a part, -1: none"};
+    case Op::dispatch:
+      return {
+          .op = op,
+          .operands = {in("x", "any float [batch, seq, n] or [batch, seq, k, n]"), in("slots", "i32 [batch, seq, k]"),
+                       in("sources", "i32 [blocks, parts, rows]"), out("rows", "x [blocks, parts, rows, n]")},
+          .timed_as = "copy",
+          .note = "of each source the row of x that it is of, 0 where there is none"};
+    case Op::combine:
+      return {.op = op,
+              .operands = {in("rows", "any float [blocks, parts, rows, n]"), in("slots", "i32 [batch, seq, k]"),
+                           in("sources", "i32 [blocks, parts, rows]"),
+                           out("y", "rows [batch, seq, n] or [batch, seq, k, n]")},
+              .timed_as = "copy",
+              .note = "the rows in its slots; without k in y their sum"};
 
     // Losses.
     case Op::cross_entropy:
@@ -959,6 +996,8 @@ OpRecord make(Op op) {
     case Op::all_gather:
       return collective_of(op, {collective}, {integer("dim")});
     case Op::reduce_scatter:
+      return collective_of(op, {collective, costly}, {integer("dim")});
+    case Op::all_to_all:
       return collective_of(op, {collective, costly}, {integer("dim")});
     case Op::shift:
       return collective_of(op, {collective, costly}, {});

@@ -47,6 +47,7 @@ std::string text_of(const Candidate& c) {
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (c.size(Axis::tensor) > 1)
     add(fmt::format("tensor {}{}", c.size(Axis::tensor), c.sequence_parallel ? " with sequence parallel" : ""));
+  if (c.size(Axis::expert) > 1) add(fmt::format("expert {}", c.size(Axis::expert)));
   if (c.size(Axis::context) > 1) add(fmt::format("context {}", c.size(Axis::context)));
   if (c.size(Axis::pipeline) > 1)
     add(fmt::format("pipeline {} ({}{}{})", c.size(Axis::pipeline), name_of(c.schedule),

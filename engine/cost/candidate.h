@@ -31,12 +31,17 @@ struct Candidate {
   int size(Axis axis) const { return mesh.size(axis); }
   int data_ranks() const { return mesh.group_size(kBatchAxes); }
   int num_chunks() const { return size(Axis::pipeline) * virtual_stages; }
-  /// Of data, tensor, context and pipeline those that the ranks are spread along.
+  /// Of data, expert, tensor, context and pipeline those that the ranks are spread along.
   int num_axes() const {
-    return (data_ranks() > 1) + (size(Axis::tensor) > 1) + (size(Axis::context) > 1) + (size(Axis::pipeline) > 1);
+    return (data_ranks() > 1) + (size(Axis::expert) > 1) + (size(Axis::tensor) > 1) + (size(Axis::context) > 1) +
+           (size(Axis::pipeline) > 1);
   }
   /// Ranks among which states are sliced, and those over which gradients are summed.
   int slices() const { return mesh.group_size(kSliceAxes); }
+  /// Of `all` elements, `own` of them of a rank's experts, those in a slice.
+  std::int64_t sliced(std::int64_t all, std::int64_t own) const {
+    return (all - own) / slices() + own / (slices() / size(Axis::expert));
+  }
   int token_ranks() const { return mesh.group_size(kTokenAxes); }
 };
 

@@ -66,6 +66,9 @@ class Profiling {
       Piece& piece = profile_.pieces[static_cast<std::size_t>(at)];
       piece.parameters += elements;
       if (parameter.trainable) piece.trained += elements;
+      if (!graph_.value(parameter.value).spec.is_cut(Axis::expert)) continue;
+      piece.own_parameters += elements;
+      if (parameter.trainable) piece.own_trained += elements;
     }
   }
 
@@ -76,6 +79,7 @@ class Profiling {
     const TensorDesc in = graph_.local(node.inputs[0]), out = graph_.local(node.outputs[0]);
     const CollectiveKind kind = node.op == Op::all_reduce   ? CollectiveKind::all_reduce
                                 : node.op == Op::shift      ? CollectiveKind::shift
+                                : node.op == Op::all_to_all ? CollectiveKind::all_to_all
                                 : node.op == Op::all_gather ? CollectiveKind::all_gather
                                                             : CollectiveKind::reduce_scatter;
     return model_.collective(kind, out.dtype, node.axes, {}, std::max(in.bytes(), out.bytes()));

@@ -30,6 +30,8 @@ Piece sum_of(const std::vector<Piece>& pieces, std::size_t first, std::size_t la
     sum.transient_bytes = std::max(sum.transient_bytes, piece.transient_bytes);
     sum.parameters += piece.parameters;
     sum.trained += piece.trained;
+    sum.own_parameters += piece.own_parameters;
+    sum.own_trained += piece.own_trained;
     sum.packed_bytes += piece.packed_bytes;
     sum.boundary_bytes = piece.boundary_bytes;
   }
@@ -46,7 +48,8 @@ std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const Re
                             const std::vector<Piece>& units) {
   const std::int64_t reduce = size_of(job.precision.reduce);
   return data.shard_gradients && data.reduce == Reduce::micro_batch
-             ? (stage.trained / candidate.slices() + std::min(stage.trained, 2 * largest(units, &Piece::trained))) *
+             ? (candidate.sliced(stage.trained, stage.own_trained) +
+                std::min(stage.trained, 2 * largest(units, &Piece::trained))) *
                    reduce
              : stage.trained * reduce;
 }
@@ -65,14 +68,26 @@ class DataTime {
         bucket_(job.strategy.data.bucket_mb * 1048576),
         averages_(record_of(candidate.kind, candidate.sharding).averages) {}
 
-  double gather(double elements) const {
-    return time(CollectiveKind::all_gather, compute_dtype_, kSliceAxes, elements * compute_);
+  // Elements, and those of them that are of a rank's own experts.
+  struct Elements {
+    double all, own;
+    Elements operator/(double n) const { return {all / n, own / n}; }
+  };
+  static Elements trained(const Piece& piece) {
+    return {static_cast<double>(piece.trained), static_cast<double>(piece.own_trained)};
   }
-  double scatter(double elements) const {
-    return time(CollectiveKind::reduce_scatter, reduce_dtype_, kSliceAxes, elements * reduce_);
+  static Elements parameters(const Piece& piece) {
+    return {static_cast<double>(piece.parameters), static_cast<double>(piece.own_parameters)};
   }
-  double reduce(double elements, Axes axes) const {
-    return time(CollectiveKind::all_reduce, reduce_dtype_, axes, elements * reduce_);
+
+  double gather(const Elements& elements) const {
+    return time(CollectiveKind::all_gather, compute_dtype_, kSliceAxes, elements, compute_);
+  }
+  double scatter(const Elements& elements) const {
+    return time(CollectiveKind::reduce_scatter, reduce_dtype_, kSliceAxes, elements, reduce_);
+  }
+  double reduce(const Elements& elements, Axes axes) const {
+    return time(CollectiveKind::all_reduce, reduce_dtype_, axes, elements, reduce_);
   }
 
   // Of `count` like collectives that begin as the pass goes on, what the pass cannot hide; the last begins at its end.
@@ -93,14 +108,14 @@ class DataTime {
 
   // Once a step: the last reduction, gathers of a whole step, what crosses replicas, and weights after the update.
   double per_step(const std::vector<Piece>& units, const Piece& sum, double optimizer_us) const {
-    const auto elements = static_cast<double>(sum.trained);
+    const Elements elements = trained(sum);
     if (candidate_.token_ranks() == 1) return 0;
     double us = data_.shard_parameters && data_.keep == Keep::step ? passes(units, true) : 0;
-    if (elements == 0) return us;
+    if (elements.all == 0) return us;
     if (!data_.shard_states) {
       const Axes summed = averages_ ? kSequenceAxes : kTokenAxes;
       if (candidate_.mesh.group_size(summed) == 1) return us;
-      const double count = buckets(elements, reduce_);
+      const double count = buckets(elements.all, reduce_);
       return exposed(reduce(elements / count, summed), count, sum.backward_us());
     }
     const auto count = static_cast<double>(std::max<std::size_t>(1, units.size()));
@@ -116,6 +131,13 @@ class DataTime {
   double time(CollectiveKind kind, DType dtype, Axes axes, double bytes) const {
     return model_.collective(kind, dtype, candidate_.mesh.active(axes), {}, static_cast<std::int64_t>(bytes)).us;
   }
+  double time(CollectiveKind kind, DType dtype, Axes axes, const Elements& elements, double width) const {
+    const double us = time(kind, dtype, axes, (elements.all - elements.own) * width);
+    const Axes others = axes - Axes::of(Axis::expert);
+    return elements.own == 0 || candidate_.mesh.group_size(others) == 1
+               ? us
+               : us + time(kind, dtype, others, elements.own * width);
+  }
 
   // Each unit's collectives run while the unit before it is computed.
   double passes(const std::vector<Piece>& units, bool forward) const {
@@ -123,9 +145,9 @@ class DataTime {
     const bool again = !forward && data_.shard_parameters && data_.keep == Keep::use;
     for (std::size_t i = 0; i < units.size(); ++i) {
       const Piece& unit = units[forward ? i : units.size() - 1 - i];
-      const auto elements = static_cast<double>(unit.parameters);
-      const double reduced = unit.trained > 0 ? scatter(static_cast<double>(unit.trained)) : 0;
-      const double traffic = forward ? gather(elements) : reduced + (again && i > 0 ? gather(elements) : 0);
+      const double reduced = unit.trained > 0 ? scatter(trained(unit)) : 0;
+      const double traffic =
+          forward ? gather(parameters(unit)) : reduced + (again && i > 0 ? gather(parameters(unit)) : 0);
       us += std::max(0.0, traffic - before);
       before = forward ? unit.forward_us : unit.backward_us();
     }
@@ -284,10 +306,10 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
     const Piece& sum = pipelined.stages[s];
     forward[s] = time.per_forward(pipelined.units[s]) / candidate.virtual_stages;
     backward[s] = time.per_backward(pipelined.units[s]) / candidate.virtual_stages;
-    const double share = data.shard_states ? candidate.slices() : 1;
     const double bandwidth = space_.machine->device.memory_bandwidth.value /
                              (space_.machine->device.kind == DeviceKind::cpu ? space_.ranks_per_node : 1);
-    const double updated = static_cast<double>(sum.trained) / share;
+    const auto updated =
+        static_cast<double>(data.shard_states ? candidate.sliced(sum.trained, sum.own_trained) : sum.trained);
     const double update =
         std::max(updated * (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6, offload_us(model, updated));
     const double at_end = time.per_step(pipelined.units[s], sum, update);
@@ -351,10 +373,10 @@ std::int64_t Scorer::static_bytes(const Candidate& candidate, const ResolvedData
                                   const std::vector<Piece>& units) const {
   const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters,
                      frozen = parameters - stage.trained;
-  const std::int64_t owned = data.shard_states ? stage.trained / candidate.slices() : stage.trained;
+  const std::int64_t owned = data.shard_states ? candidate.sliced(stage.trained, stage.own_trained) : stage.trained;
   std::int64_t bytes =
       static_cast<std::int64_t>(static_cast<double>(owned) * bytes_on_device(*space_.job, space_.state_bytes)) +
-      (data.shard_parameters ? frozen / candidate.slices() : frozen) * compute;
+      (data.shard_parameters ? candidate.sliced(frozen, stage.own_parameters - stage.own_trained) : frozen) * compute;
   if (compute != 4)
     bytes += (data.shard_parameters ? owned : stage.trained) * compute;
   else if (data.shard_states && !data.shard_parameters)

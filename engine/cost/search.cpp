@@ -34,10 +34,11 @@ class Enumeration {
       : space_(space), job_(*space.job), free_(job_.strategy.free), profiles_(profiles), scorer_(space, profiles) {}
 
   SearchResult run() {
-    for (int context : contexts()) {
-      context_ = context;
-      for (int tensor : tensors()) frames(tensor);
-    }
+    for (int expert : experts())
+      for (int context : contexts(expert)) {
+        expert_ = expert, context_ = context;
+        for (int tensor : tensors()) frames(tensor);
+      }
     std::stable_sort(frames_.begin(), frames_.end(),
                      [](const Frame& a, const Frame& b) { return a.at_least_us < b.at_least_us; });
     for (const Frame& frame : frames_) schedules(frame);
@@ -73,18 +74,20 @@ class Enumeration {
   // Every mesh without its data axes, those with few stages first.
   std::vector<Candidate> meshes() {
     std::vector<Candidate> meshes;
-    for (int context : contexts()) {
-      context_ = context;
-      for (int tensor : tensors())
-        for (int pipeline : pipelines(tensor))
-          for (bool sequence_parallel : sequences(tensor)) {
-            Candidate& c = meshes.emplace_back();
-            c.mesh.set(Axis::context, context);
-            c.mesh.set(Axis::tensor, tensor);
-            c.sequence_parallel = sequence_parallel;
-            c.mesh.set(Axis::pipeline, pipeline);
-          }
-    }
+    for (int expert : experts())
+      for (int context : contexts(expert)) {
+        expert_ = expert, context_ = context;
+        for (int tensor : tensors())
+          for (int pipeline : pipelines(tensor))
+            for (bool sequence_parallel : sequences(tensor)) {
+              Candidate& c = meshes.emplace_back();
+              c.mesh.set(Axis::expert, expert);
+              c.mesh.set(Axis::context, context);
+              c.mesh.set(Axis::tensor, tensor);
+              c.sequence_parallel = sequence_parallel;
+              c.mesh.set(Axis::pipeline, pipeline);
+            }
+      }
     std::stable_sort(meshes.begin(), meshes.end(), [](const Candidate& a, const Candidate& b) {
       return a.size(Axis::pipeline) < b.size(Axis::pipeline);
     });
@@ -95,9 +98,31 @@ class Enumeration {
   int world() const { return space_.world_size / context_; }
   int world_of(const Candidate& c) const { return space_.world_size / c.size(Axis::context); }
 
+  // Ranks along it have samples of their own, so it is a part of the data ranks. Tokens travel within a node, unless
+  // there are as many experts as ranks of several.
+  std::vector<int> experts() {
+    const auto fixed = static_cast<int>(job_.strategy.expert.degree);
+    if (space_.world_size % fixed != 0)
+      impossible("expert", fixed, "does not divide the " + std::to_string(space_.world_size) + " ranks");
+    if (!free_.expert) return {fixed};
+    std::vector<int> result{1};
+    const bool alone = !goes_with_experts();
+    for (int degree = 2; !alone && degree <= std::min<std::int64_t>(profiles_.experts(), space_.world_size); ++degree)
+      if (profiles_.experts() % degree == 0 && space_.world_size % degree == 0 &&
+          (space_.ranks_per_node % degree == 0 || degree % space_.ranks_per_node == 0))
+        result.push_back(degree);
+    return result;
+  }
+  bool goes_with_experts() const {
+    return job_.strategy.data.compression.kind == Compression::Kind::none && !(job_.eval && job_.eval->generate) &&
+           (free_.data || !record_of(job_.strategy.data).averages);
+  }
+
   // Parts of a sequence are worth gathering for where they are long, and within a node.
-  std::vector<int> contexts() {
+  std::vector<int> contexts(int expert) {
     const auto fixed = static_cast<int>(job_.strategy.context.degree);
+    if (expert > 1 && fixed > 1) impossible("expert", expert, "does not go beside context");
+    if (expert > 1) return fixed == 1 ? std::vector{1} : std::vector<int>{};
     if (space_.world_size % fixed != 0) {
       impossible("context", fixed, "does not divide the " + std::to_string(space_.world_size) + " ranks");
       return {};
@@ -145,6 +170,8 @@ class Enumeration {
 
   std::vector<bool> sequences(int tensor) const {
     if (tensor == 1) return {false};
+    if (expert_ > 1 && (free_.sequence_parallel || job_.strategy.tensor.sequence_parallel))
+      return free_.sequence_parallel ? std::vector<bool>{false} : std::vector<bool>{};
     return free_.sequence_parallel ? std::vector<bool>{false, true}
                                    : std::vector<bool>{job_.strategy.tensor.sequence_parallel};
   }
@@ -152,7 +179,8 @@ class Enumeration {
   // False: the batch does not divide so.
   bool smallest(Candidate& c, int data) {
     c.micro = job_.train.batch.micro.value_or(1);
-    if (!divides(data) || job_.train.batch.global / data % c.micro != 0) return false;
+    if (data % c.size(Axis::expert) != 0 || !divides(data) || job_.train.batch.global / data % c.micro != 0)
+      return false;
     c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
     return true;
   }
@@ -186,6 +214,7 @@ class Enumeration {
   void frames(int tensor) {
     for (bool sequence_parallel : sequences(tensor)) {
       Candidate c;
+      c.mesh.set(Axis::expert, expert_);
       c.mesh.set(Axis::context, context_);
       c.mesh.set(Axis::tensor, tensor);
       c.sequence_parallel = sequence_parallel;
@@ -234,7 +263,7 @@ class Enumeration {
       for (int pipeline : stages) {
         c.mesh.set(Axis::pipeline, pipeline);
         const int data = world() / c.size(Axis::tensor) / pipeline;
-        if (!divides(data)) continue;
+        if (data % expert_ != 0 || !divides(data)) continue;
         if (job_.train.batch.global / data % c.micro != 0) {
           if (job_.train.batch.micro)
             impossible("data", data,
@@ -282,9 +311,12 @@ class Enumeration {
             {CheckpointingMode::full, 1}};
   }
 
+  // Of so many replicas and slices, whichever there is more than one of, as many are along the expert axis as it has
+  // ranks.
   static Candidate with(Candidate c, const DataRecord& record, int replicate, int shard) {
     c.kind = record.kind;
     c.sharding = record.sharding.value_or(c.sharding);
+    (record.shard_states ? shard : replicate) /= c.size(Axis::expert);
     c.mesh.set(Axis::replicate, replicate);
     c.mesh.set(Axis::shard, shard);
     return c;
@@ -309,7 +341,8 @@ class Enumeration {
   void across_nodes(const Candidate& c, const DataRecord& record, int data, std::vector<Candidate>& result) const {
     const int of_node = space_.ranks_per_node / c.size(Axis::tensor) / context_;
     for (int shard = std::max(1, of_node); shard < data && shard > 1; shard *= 2)
-      if (data % shard == 0 && data > of_node) result.push_back(with(c, record, data / shard, shard));
+      if (data % shard == 0 && data > of_node && shard % c.size(Axis::expert) == 0)
+        result.push_back(with(c, record, data / shard, shard));
   }
 
   Candidate fixed_kind(Candidate c, int data) const {
@@ -318,7 +351,7 @@ class Enumeration {
     c.sharding = job.sharding;
     if (!record.shard_states) return with(c, record, data, 1);
     std::int64_t replicas = job.replicate.value_or(record.replica_is_node ? job_.cluster.nodes : 1);
-    if (replicas < 1 || data % replicas != 0) replicas = 1;
+    if (replicas < 1 || data % (replicas * c.size(Axis::expert)) != 0) replicas = 1;
     return with(c, record, static_cast<int>(replicas), data / static_cast<int>(replicas));
   }
 
@@ -353,7 +386,7 @@ class Enumeration {
   }
 
   static Candidate with_data(Candidate c, int data) {
-    c.mesh.set(Axis::replicate, data);
+    c.mesh.set(Axis::replicate, data / c.size(Axis::expert));
     return c;
   }
 
@@ -443,8 +476,8 @@ class Enumeration {
   std::set<Identity> fitting_;  // without recomputation
   std::set<MeshAndKind> reported_;
   double best_us_ = 0;
-  bool all_ = false;  // slow ones too
-  int context_ = 1;   // of the candidates at hand
+  bool all_ = false;              // slow ones too
+  int expert_ = 1, context_ = 1;  // of the candidates at hand
 };
 
 }  // namespace

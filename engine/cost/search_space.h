@@ -30,11 +30,13 @@ double bytes_on_device(const Job& job, double state_bytes);
 class ProfileSource {
  public:
   virtual ~ProfileSource() = default;
-  /// Of the mesh the axes of the graph count: tensor and context. Null where the model cannot be cut so; then `why_not`
-  /// says why.
+  /// Of the mesh the axes of the graph count: expert, tensor and context. Null where the model cannot be cut so; then
+  /// `why_not` says why.
   virtual const Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro,
                                  const ActivationCheckpointingJob& recompute) = 0;
   virtual std::string why_not(const Mesh& mesh, bool sequence_parallel) = 0;
+  /// What each expert axis has to divide: the number of experts; 1: there are none.
+  virtual std::int64_t experts() = 0;
   /// The piece with which each of `chunks` chunks begins, the first with 0; empty: the model has too few pieces.
   /// `samples`: of a micro-batch of all ranks; the more there are, the less weights count beside activations.
   virtual const std::vector<int>& cut(int chunks, std::int64_t samples) = 0;

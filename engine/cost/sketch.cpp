@@ -38,6 +38,13 @@ struct Step {
     return model.collective(kind, dtype, candidate.mesh.active(axes), {},
                             static_cast<std::int64_t>(elements * size_of(dtype)));
   }
+  /// `own` of the elements are of a rank's experts, and stay out of the expert axis.
+  Estimate collective(CollectiveKind kind, DType dtype, Axes axes, double elements, double own) const {
+    Estimate time = collective(kind, dtype, axes, elements - own);
+    const Axes others = axes - Axes::of(Axis::expert);
+    if (own > 0 && candidate.mesh.group_size(others) > 1) time.us += collective(kind, dtype, others, own).us;
+    return time;
+  }
 };
 
 // The instructions of one stage, as Passes (engine/plan/assemble) lists them.
@@ -236,7 +243,7 @@ class StageSketch {
 
   void tensor(const Piece& piece, double us) {
     if (us <= 0) return;
-    const Axes axes = Axes::of(Axis::tensor) | Axis::context;
+    const Axes axes = Axis::expert | Axis::context | Axis::tensor;
     Estimate time = step_.model.collective(CollectiveKind::all_gather, DType::bf16, step_.candidate.mesh.active(axes),
                                            {}, std::max<std::int64_t>(1, piece.boundary_bytes));
     time.us = us;
@@ -258,7 +265,8 @@ class StageSketch {
       state.gather =
           collective(Stream::background, kSliceAxes,
                      step_.collective(CollectiveKind::all_gather, step_.job.precision.compute, kSliceAxes,
-                                      static_cast<double>(step_.profile.pieces[uses_[asked_].piece].parameters)),
+                                      static_cast<double>(step_.profile.pieces[uses_[asked_].piece].parameters),
+                                      static_cast<double>(step_.profile.pieces[uses_[asked_].piece].own_parameters)),
                      after);
     }
     awaited_[at(Stream::background)] = std::max(awaited_[at(Stream::background)], states_[piece].gather);
@@ -283,7 +291,8 @@ class StageSketch {
     after[at(Stream::compute)] = last_[at(Stream::compute)];
     const auto run = [&](CollectiveKind kind, Axes axes, double size) {
       const double parts = step_.data.shard_parameters ? 1 : buckets(size * size_of(dtype));
-      Estimate time = step_.collective(kind, dtype, axes, size / parts);
+      const double own = size * static_cast<double>(piece.own_trained) / static_cast<double>(piece.trained);
+      Estimate time = step_.collective(kind, dtype, axes, size / parts, own / parts);
       time.us *= parts;
       return collective(Stream::background, axes, time, after);
     };
@@ -321,15 +330,16 @@ class StageSketch {
       const Piece& piece = step_.profile.pieces[index];
       if (piece.trained == 0 || !mine(index)) continue;
       const auto elements = static_cast<double>(piece.trained);
-      const double owned = sharded ? elements / step_.candidate.slices() : elements;
+      const double owned =
+          sharded ? static_cast<double>(step_.candidate.sliced(piece.trained, piece.own_trained)) : elements;
       compute(owned * step_.update_us_of_element, all);
       all = {};
       if (!sharded || step_.data.shard_parameters || step_.candidate.slices() == 1) continue;
       StreamClock after;
       after[at(Stream::compute)] = last_[at(Stream::compute)];
       const double parts = buckets(elements * size_of(step_.job.precision.reduce));
-      Estimate time =
-          step_.collective(CollectiveKind::all_gather, step_.job.precision.compute, kSliceAxes, elements / parts);
+      Estimate time = step_.collective(CollectiveKind::all_gather, step_.job.precision.compute, kSliceAxes,
+                                       elements / parts, static_cast<double>(piece.own_trained) / parts);
       time.us *= parts;
       collective(Stream::background, kSliceAxes, time, after);
     }

@@ -137,8 +137,9 @@ const Row kKeys[] = {
     {"sequence_parallel sp", {"strategy.tensor.sequence_parallel", ""}},
     {"context_parallel cp context_parallel_size context_parallel_degree cp_size cp_degree",
      {"strategy.context.degree", ""}},
-    {"expert expert_parallel ep expert_parallel_size",
-     {"", "there is no expert parallelism; fsdp shards experts, and strategy.tensor cuts the hidden layer of each"}},
+    {"expert_parallel ep expert_parallel_size expert_parallel_degree expert_model_parallel_size ep_size ep_degree "
+     "moe_ep_size",
+     {"strategy.expert.degree", ""}},
     {"offload cpu_offload offload_optimizer optimizer_offload",
      {"strategy.offload.optimizer", "host beside a GPU, disk on a CPU"}},
     {"out_dir output_dir save_dir checkpoint_dir ckpt_dir default_root_dir save_path checkpoint_path output run_dir",

@@ -449,6 +449,12 @@ TensorStrategyJob bind_tensor(const Values& v, FreeParts& free) {
   return tensor;
 }
 
+ExpertStrategyJob bind_expert(const Values& v) {
+  ExpertStrategyJob expert;
+  if (v.is_section("strategy.expert")) expert.degree = v.integer("strategy.expert.degree");
+  return expert;
+}
+
 ContextStrategyJob bind_context(const Values& v) {
   ContextStrategyJob context;
   if (!v.is_section("strategy.context")) return context;
@@ -526,6 +532,7 @@ StrategyJob bind_strategy(Values& v) {
   fill_in_profile(v.checked());
   strategy.data = bind_data_strategy(v, strategy.free);
   strategy.tensor = bind_tensor(v, strategy.free);
+  strategy.expert = bind_expert(v);
   strategy.context = bind_context(v);
   strategy.pipeline = bind_pipeline(v, strategy.free);
   strategy.offload = bind_offload(v);

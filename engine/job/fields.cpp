@@ -472,6 +472,13 @@ Fields tensor_strategy() {
   };
 }
 
+Fields expert_strategy() {
+  return {
+      required("degree", "Ranks over which experts are cut; each has samples of its own. It divides their number.",
+               {integer(1, kMostRanks)}),
+  };
+}
+
 Fields context_strategy() {
   return {
       required("degree",
@@ -571,6 +578,7 @@ Fields strategy() {
   return {
       data,
       extra("tensor", "Layers cut over ranks.", {section(tensor_strategy(), "degree"), word({"auto"})}),
+      extra("expert", "Experts over ranks, to which tokens travel.", {section(expert_strategy(), "degree")}),
       extra("context", "Sequences cut over ranks.", {section(context_strategy(), "degree")}),
       extra("pipeline", "The model cut into stages.", {section(pipeline_strategy(), "degree"), word({"auto"})}),
       extra("offload", "What is kept off the device while it is not used.", {section(offload(), "optimizer")}),

@@ -150,8 +150,8 @@ class Rules {
     const Integer ranks = world();
     if (!ranks || searched("strategy.pipeline") || searched("strategy.tensor")) return;
     std::int64_t left = *ranks;
-    for (const char* axis :
-         {"strategy.pipeline.degree", "strategy.tensor.degree", "strategy.context.degree", "strategy.data.replicate"}) {
+    for (const char* axis : {"strategy.pipeline.degree", "strategy.tensor.degree", "strategy.context.degree",
+                             "strategy.expert.degree", "strategy.data.replicate"}) {
       const Integer degree = integer(axis);
       if (!degree) continue;
       if (left % *degree != 0) {
@@ -161,7 +161,8 @@ class Rules {
       }
       if (std::string_view(axis) != "strategy.data.replicate") left /= *degree;
     }
-    data_ranks(data_size(left));
+    const std::int64_t experts = integer("strategy.expert.degree").value_or(1);  // with samples of their own
+    data_ranks(data_size(left * experts));
   }
 
   /// Whether an axis's degree is for the search to find.

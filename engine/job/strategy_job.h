@@ -62,6 +62,10 @@ struct ContextStrategyJob {
   ContextKind kind = ContextKind::gather;
 };
 
+struct ExpertStrategyJob {
+  std::int64_t degree = 1;
+};
+
 enum class PipelineSchedule : std::uint8_t {
 #define TRAINER_SCHEDULE(schedule, ...) schedule,
 #include "engine/job/pipeline_schedules.inc"
@@ -112,14 +116,18 @@ struct FreeParts {
   bool schedule = false;
   bool virtual_stages = false;
   bool context = false;  ///< degree
+  bool expert = false;   ///< degree
   friend bool operator==(const FreeParts&, const FreeParts&) = default;
-  bool any() const { return data || tensor || sequence_parallel || pipeline || schedule || virtual_stages || context; }
+  bool any() const {
+    return data || tensor || sequence_parallel || pipeline || schedule || virtual_stages || context || expert;
+  }
 };
 
 struct StrategyJob {
-  FreeParts free{true, true, true, true, true, true, true};  ///< `strategy: auto` is all of them
+  FreeParts free{true, true, true, true, true, true, true, true};  ///< `strategy: auto` is all of them
   DataStrategyJob data;
   TensorStrategyJob tensor;
+  ExpertStrategyJob expert;
   ContextStrategyJob context;
   PipelineStrategyJob pipeline;
   OffloadJob offload;

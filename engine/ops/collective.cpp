@@ -6,6 +6,8 @@
 //   all_reduce       x → Σ over the ranks, in place               dx = dy
 //   all_gather       my part of dim `dim` → the whole             dx = reduce_scatter(dy)
 //   reduce_scatter   x → my part of dim `dim` of the sum          dx = all_gather(dy)
+//   all_to_all       [1, n, …], my slices of dim 0 → [n, 1, …], those of dim 1, for `dim` 1; for 0 the way back
+//                                                                 dx = all_to_all(dy), the other way
 //   shift            x → what the rank before me has              none: made behind differentiation (transform/ring.h)
 //
 // These are f and g of Shoeybi et al., "Megatron-LM", 2019, section 3, and g and its conjugate of Korthikanti et al.,
@@ -47,6 +49,16 @@ OpDef all_gather() {
 
 OpDef reduce_scatter() {
   return {.op = Op::reduce_scatter, .gradient = gradient_by(Op::all_gather), .shard = shard_elements};
+}
+
+OpDef all_to_all() {
+  OpDef def{.op = Op::all_to_all, .shard = shard_elements};
+  def.gradient = [](GradientBuilder& build, const Node& node, OutputGradients dy) {
+    if (!build.needed(node.inputs[0])) return std::vector<ValueId>{kNone};
+    const Attributes back{{"dim", 1 - integer(node, "dim")}};
+    return build.node(node, Op::all_to_all, back, {dy[0]}, {input_desc(build.graph(), node, 0)});
+  };
+  return def;
 }
 
 OpDef shift() { return {.op = Op::shift, .shard = shard_elements}; }

@@ -10,6 +10,19 @@
 //             silu, mul, weigh gate, up, weights → h           weighed before the last product, so that only sums
 //             remain expert_linear    h, kept, down_proj → y          [..., dim]: the sum over a token's experts
 //
+// Where the experts are cut over n ranks (strategies/expert), the products are of rows that have travelled, and what is
+// around them of a rank's own tokens. R blocks are the ranks' parts of the batch:
+//
+//   expert_slots   choices → slots, sources, numbers   which row of the buffers [R, n, rows] each choice takes
+//   dispatch       x, slots, sources → rows            [R, n, rows, dim], a rank's block is what it sends to each part
+//   all_to_all     rows → theirs                       cut in dim 1: what each block sends to the rank's own experts
+//   …              as above, with a choice for each row, whose weight travels too
+//   all_to_all     y → back                            cut in dim 0 again
+//   combine        back, slots, sources → y            the sum over a token's experts
+//
+// dispatch and combine are each other's gradients. Sources: Lepikhin et al., "GShard", 2020, section 3.2; Gale et al.,
+// "MegaBlocks", 2022 (products of as many rows as there are).
+//
 // All of these work token by token, but for expert_capacity, which counts within a sample, and the losses of a router.
 // So samples and positions may be cut, and weights as those of `linear`: gate and up by rows, down by columns. Sources:
 // Shazeer et al., "Outrageously Large Neural Networks", 2017; Jiang et al., "Mixtral of Experts", 2024; DeepSeek-AI,
@@ -61,7 +74,7 @@ Inference infer_experts(const Attributes& given, std::span<const TensorDesc> inp
     mistake("the router chose for " + choices.str() + ", which are other tokens than those of " + x.str());
   const std::int64_t experts = given.integer("experts"), hidden = given.integer("hidden");
   Inference inference;
-  inference.attributes = {{"act", given.text("act")}};
+  inference.attributes = {{"act", given.text("act")}, {"bound", given.real("bound")}};
   if (given.has("capacity_factor")) {
     const double mean = static_cast<double>(choices[1] * choices[2]) / static_cast<double>(experts);
     inference.attributes.set("capacity", static_cast<std::int64_t>(std::ceil(given.real("capacity_factor") * mean)));
@@ -133,13 +146,24 @@ Placed shard_samples(const Graph&, const Node& node, Placing in) {
 std::vector<ValueId> gradient_expert_linear(GradientBuilder& build, const Node& node, OutputGradients dy) {
   const ValueId x = node.inputs[0], choices = node.inputs[1], weight = node.inputs[2];
   if (build.needed(weight))
-    build.node_with_gradients(node, Op::expert_linear_grad_weight, {}, {x, dy[0], choices},
+    build.node_with_gradients(node, Op::expert_linear_grad_weight, node.attributes, {x, dy[0], choices},
                               {{build.reduce_dtype(), build.graph().value(weight).shape()}}, {weight});
   std::vector<ValueId> result(node.inputs.size(), kNone);
   if (build.needed(x))
-    result[0] = build.node(node, Op::expert_linear_grad_input, {}, {dy[0], choices, weight},
+    result[0] = build.node(node, Op::expert_linear_grad_input, node.attributes, {dy[0], choices, weight},
                            {input_desc(build.graph(), node, 0)})[0];
   return result;
+}
+
+std::int64_t parts_of(const Node& node) { return integer(node, "parts"); }
+
+/// Choices that are numbers within parts of the experts, [batch, parts, …]: where the parts are cut, so are the
+/// experts.
+bool cuts_parts(const Node& node, Placing in) {
+  return parts_of(node) > 1 && (in[0].is_shard(1) || in[0].is_shard(Placement::kRows));
+}
+bool by_parts(Placing in) {
+  return std::ranges::all_of(in, [](const Placement& one) { return one == Placement::shard(1); });
 }
 
 /// The product of `in[0]`, whose last dim meets dim `summed` of the weight, and makes dim `made` of it: in by tokens;
@@ -147,6 +171,7 @@ std::vector<ValueId> gradient_expert_linear(GradientBuilder& build, const Node& 
 Placed shard_expert_product(const Graph& graph, const Node& node, Placing in, int made, int summed) {
   const int leading = last_of(graph, node.inputs[1]), last = last_of(graph, node.inputs[0]);
   const Placement x = in[0], choices = in[1], weight = in[2];
+  if (cuts_parts(node, in)) return by_parts(in.first(2)) && weight == Placement::shard(0) ? all(node, x) : Placed{};
   if (by_tokens(in.first(2), leading) && weight.is_replicate()) return all(node, x);
   if (!choices.is_replicate()) return {};
   if (x.is_replicate() && weight.is_shard(made)) return all(node, weight.moved_to(last_of(graph, node.outputs[0])));
@@ -158,6 +183,7 @@ Placed shard_expert_product(const Graph& graph, const Node& node, Placing in, in
 Placed shard_expert_grad_weight(const Graph& graph, const Node& node, Placing in) {
   const int leading = last_of(graph, node.inputs[2]);
   const Placement x = in[0], dy = in[1];
+  if (cuts_parts(node, in)) return by_parts(in) ? all(node, Placement::shard(0)) : Placed{};
   if (by_tokens(in, leading)) return all(node, Placement::partial());
   if (!in[2].is_replicate()) return {};
   if (x.is_replicate() && dy.is_partial()) return all(node, dy);
@@ -170,7 +196,7 @@ Placed shard_expert_grad_weight(const Graph& graph, const Node& node, Placing in
 /// Of each choice a row of the one operand meets the matrix of its expert.
 double expert_flops(const Signature& s, std::size_t choices, std::size_t weight) {
   const Shape& w = s.operands[weight].shape;
-  return 2.0 * static_cast<double>(s.operands[choices].elements()) * static_cast<double>(w[1]) *
+  return 2.0 * real(s, "filled") * static_cast<double>(s.operands[choices].elements()) * static_cast<double>(w[1]) *
          static_cast<double>(w[2]);
 }
 
@@ -213,6 +239,29 @@ Placed shard_row_dots(const Graph& graph, const Node& node, Placing in) {
   if (in[0].is_partial() && in[1].is_replicate()) return all(node, in[0]);
   if (in[0].is_replicate() && in[1].is_partial()) return all(node, in[1]);
   return {};
+}
+
+/// Blocks of the batch, each by itself.
+Placed shard_blocks(const Graph&, const Node& node, Placing in) {
+  const auto is_block = [&](const Placement& one) { return one == Placement::shard(0); };
+  return std::ranges::all_of(in, is_block) ? all(node, in[0]) : Placed{};
+}
+
+/// Linear in rows besides.
+Placed shard_moved_rows(const Graph& graph, const Node& node, Placing in) {
+  if (in[0].is_partial() && in[1].is_replicate() && in[2].is_replicate()) return all(node, in[0]);
+  return shard_blocks(graph, node, in);
+}
+
+/// Of dispatch and combine the one for the other.
+auto gradient_by(Op op) {
+  return [op](GradientBuilder& build, const Node& node, OutputGradients dy) {
+    std::vector<ValueId> result(node.inputs.size(), kNone);
+    if (build.needed(node.inputs[0]))
+      result[0] =
+          build.node(node, op, {}, {dy[0], node.inputs[1], node.inputs[2]}, {input_desc(build.graph(), node, 0)})[0];
+    return result;
+  };
 }
 
 }  // namespace
@@ -262,6 +311,12 @@ OpDef weigh() {
   def.shard = shard_weigh;
   return def;
 }
+
+OpDef expert_slots() { return {.op = Op::expert_slots, .shard = shard_blocks}; }
+
+OpDef dispatch() { return {.op = Op::dispatch, .gradient = gradient_by(Op::combine), .shard = shard_moved_rows}; }
+
+OpDef combine() { return {.op = Op::combine, .gradient = gradient_by(Op::dispatch), .shard = shard_moved_rows}; }
 
 OpDef row_dots() { return {.op = Op::row_dots, .shard = shard_row_dots}; }
 

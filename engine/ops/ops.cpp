@@ -31,6 +31,8 @@ std::optional<std::vector<Placement>> collective_result(const Node& node, const 
   if (node.op == Op::all_gather && in.is_shard(dim_of(node)) && in.parts == 1) return made(Placement::replicate());
   if (node.op == Op::reduce_scatter && in.is_partial()) return made(Placement::shard(dim_of(node)));
   if (node.op == Op::shift && in.is_shard()) return made(in.shifted(ranks));
+  if (node.op == Op::all_to_all && in == Placement::shard(1 - dim_of(node)))
+    return made(Placement::shard(dim_of(node)));
   return std::nullopt;
 }
 

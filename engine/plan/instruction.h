@@ -76,8 +76,9 @@ enum class CollectiveKind : std::uint8_t { all_reduce, reduce_scatter, all_gathe
 
 /// A collective over the ranks that differ from me along `axes`; sums. Rank i of n of the group owns slice i of the
 /// larger side, and may hold it there (its input of an all_gather, its output of a reduce_scatter). all_reduce works in
-/// place: input and output are one region. all_to_all: slice i of the input goes to member i. shift: a member's input
-/// becomes the next member's output, the last one's the first's.
+/// place: input and output are one region. all_to_all: slice i of the input goes to member i, and what member i sends
+/// becomes slice i of the output; of a graph's value, [1, n, …] becomes [n, 1, …] with `dim` 1, and back with 0. shift:
+/// a member's input becomes the next member's output, the last one's the first's.
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
   DType dtype = DType::f32;

@@ -144,15 +144,24 @@ std::vector<Unit> model_units(const Role& role) {
 
 ElementRange held_range(const Unit& unit, const Mesh& mesh, const Coordinates& at) {
   if (!unit.sharded()) return {0, unit.elements};
-  const std::int64_t index = mesh.index(at, kSliceAxes);
+  const std::int64_t index = mesh.index(at, unit.slice_axes());
   return {index * unit.slice(), (index + 1) * unit.slice()};
 }
 
 std::vector<Piece> pieces_of(const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
-  CHECK(tensor.spec.cuts().size() <= 1, tensor.name + " is cut along one axis");
-  if (tensor.spec.cuts().empty()) return {{0, tensor.offset, tensor.spec.whole.elements()}};
-  const Cut& cut = tensor.spec.cuts().front();
-  const Shape &whole = tensor.spec.whole, own = local_shape(tensor.spec, mesh);
+  Shape whole = tensor.spec.whole;
+  std::int64_t first = 0;  // of the rank's experts
+  if (const Placement experts = tensor.spec.on(Axis::expert); experts.is_shard()) {
+    CHECK(experts == Placement::shard(0) && whole[0] % mesh.size(Axis::expert) == 0, tensor.name + " is cut evenly");
+    whole[0] /= mesh.size(Axis::expert);
+    first = at[static_cast<std::size_t>(Axis::expert)] * whole.elements();
+  }
+  const std::span<const Cut> cuts = tensor.spec.cuts().subspan(tensor.spec.is_cut(Axis::expert) ? 1 : 0);
+  CHECK(cuts.size() <= 1, tensor.name + " is cut along one axis, and expert");
+  if (cuts.empty()) return {{first, tensor.offset, whole.elements()}};
+  const Cut& cut = cuts.front();
+  CHECK(cut.as.dim > 0 || first == 0, tensor.name + " is cut in another dim than its experts");
+  const Shape own = local_shape(tensor.spec, mesh);
   const int dim = cut.as.dim;
   std::int64_t outer = 1, inner = 1;
   for (int other = 0; other < whole.rank(); ++other) {
@@ -162,8 +171,8 @@ std::vector<Piece> pieces_of(const UnitTensor& tensor, const Mesh& mesh, const C
   std::vector<Piece> pieces;
   for (const Rows& rows : rows_of(cut.as, whole[dim], at[static_cast<std::size_t>(cut.axis)], mesh.size(cut.axis)))
     if (rows.count > 0)
-      pieces.push_back(normal({rows.global * inner, tensor.offset + rows.local * inner, rows.count * inner, outer,
-                               whole[dim] * inner, own[dim] * inner}));
+      pieces.push_back(normal({first + rows.global * inner, tensor.offset + rows.local * inner, rows.count * inner,
+                               outer, whole[dim] * inner, own[dim] * inner}));
   return pieces;
 }
 
@@ -173,7 +182,7 @@ std::vector<Piece> held_pieces(const Unit& unit, const UnitTensor& tensor, const
 
 std::vector<Piece> saved_pieces(const Unit& unit, const UnitTensor& tensor, const Mesh& mesh, const Coordinates& at) {
   if (!unit.stages.empty() && at[static_cast<std::size_t>(Axis::pipeline)] != unit.stages.front()) return {};
-  const Copies copies = copies_of(tensor, unit.sharded() ? kSliceAxes : Axes{}, mesh, at);
+  const Copies copies = copies_of(tensor, unit.sharded() ? unit.slice_axes() : Axes{}, mesh, at);
   return clipped(pieces_of(tensor, mesh, at), share_of(unit, tensor, mesh, held_range(unit, mesh, at), copies));
 }
 

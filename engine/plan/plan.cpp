@@ -191,10 +191,13 @@ Affine origin_over(Axes axes, std::int64_t step, const Mesh& mesh) {
   return origin;
 }
 
-Affine slice_origin(std::int64_t elements, const Mesh& mesh) { return origin_over(kSliceAxes, elements, mesh); }
+Affine slice_origin(const Unit& unit, std::int64_t elements, const Mesh& mesh) {
+  return origin_over(unit.slice_axes(), elements, mesh);
+}
 
 std::vector<UnitRun> runs_of(const Unit& unit, const Mesh& mesh) {
-  const Axes graph_axes = mesh.active(Axes::of(Axis::tensor));
+  const bool slices = mesh.size(Axis::expert) > 1 && unit.sharded();
+  const Axes graph_axes = mesh.active(slices ? Axes::of(Axis::tensor) : Axis::tensor | Axis::expert);
   std::vector<UnitRun> runs;
   const auto add = [&](std::int64_t last, Axes alike, Axes partial) {
     const std::int64_t first = runs.empty() ? 0 : runs.back().elements.last;

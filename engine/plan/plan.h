@@ -261,6 +261,12 @@ struct Unit {
   std::vector<Slot> slots;
 
   bool trained() const { return optimizer >= 0; }
+  /// The token axes that cut the parameters themselves, all of a unit alike: along these each rank has experts of its
+  /// own, whose states are not sliced and whose gradients are not summed there.
+  Axes own_axes() const { return tensors.empty() ? Axes{} : axes_of(tensors.front().spec) & kTokenAxes; }
+  /// The axes along which states may be sliced, and those along which gradients are summed.
+  Axes slice_axes() const { return kSliceAxes - own_axes(); }
+  Axes sum_axes() const { return kTokenAxes - own_axes(); }
   /// The first slot of a kind, or of that kind and name; null: there is none.
   const Slot* find(Slot::Kind kind, std::string_view slot_name = {}) const;
   /// What checkpoints call the parameters: the master, or of a frozen unit the working copy.
@@ -277,8 +283,8 @@ struct Unit {
 
 /// `step` times a rank's index in its group over `axes`.
 Affine origin_over(Axes axes, std::int64_t step, const Mesh& mesh);
-/// Where a rank's slice of so many elements begins in its unit, whose slices lie over the slice axes.
-Affine slice_origin(std::int64_t elements, const Mesh& mesh);
+/// Where a rank's slice of so many elements begins in its unit.
+Affine slice_origin(const Unit& unit, std::int64_t elements, const Mesh& mesh);
 
 /// Tensors of a unit start at multiples of this many elements, or of a larger one where states have blocks: aligned as
 /// operands even in 16 bits.
@@ -290,7 +296,8 @@ constexpr std::int64_t aligned_elements(std::int64_t elements) {
 /// Neighbouring elements of a unit that the same ranks of a group have alike.
 struct UnitRun {
   ElementRange elements;
-  Axes alike;    ///< of the axes of the graph those along which all ranks have the same elements
+  Axes alike;    ///< of tensor, and of expert where that does not slice the unit, those along which all ranks have the
+                 ///< same elements
   Axes partial;  ///< UnitTensor::partial of all of its tensors
   friend bool operator==(const UnitRun&, const UnitRun&) = default;
 };

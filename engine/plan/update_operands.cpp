@@ -35,7 +35,7 @@ std::vector<std::pair<TensorDesc, Region>> state_operands(const Unit& unit, std:
 
 Axes matrix_axes(const Unit& unit, const Mesh& mesh) {
   const auto is_cut = [](const UnitTensor& tensor) { return tensor.spec.is_cut(Axis::tensor); };
-  Axes axes = unit.sharded() ? kSliceAxes : Axes{};
+  Axes axes = unit.sharded() ? unit.slice_axes() : Axes{};
   if (std::any_of(unit.tensors.begin(), unit.tensors.end(), is_cut)) axes = axes | Axis::tensor;
   return mesh.active(axes);
 }

@@ -262,6 +262,7 @@ std::string strategy_line(const CompiledJob& compiled) {
   if (mesh.size(Axis::tensor) > 1)
     parts.push_back(fmt::format("tensor {}{}", mesh.size(Axis::tensor),
                                 strategy.tensor.sequence_parallel ? " (sequence parallel)" : ""));
+  if (mesh.size(Axis::expert) > 1) parts.push_back(fmt::format("expert {}", mesh.size(Axis::expert)));
   if (mesh.size(Axis::context) > 1)
     parts.push_back(fmt::format("context {}{}", mesh.size(Axis::context),
                                 strategy.context.kind == ContextKind::ring ? " (ring)" : ""));

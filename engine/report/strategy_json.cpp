@@ -68,6 +68,7 @@ Json explicit_strategy(const StrategyJob& strategy, const Mesh& mesh) {
   Json json{{"data", data_json(strategy.data, mesh)}};
   const int tensor = mesh.size(Axis::tensor), pipeline = mesh.size(Axis::pipeline);
   if (tensor > 1) json["tensor"] = {{"degree", tensor}, {"sequence_parallel", strategy.tensor.sequence_parallel}};
+  if (mesh.size(Axis::expert) > 1) json["expert"] = {{"degree", mesh.size(Axis::expert)}};
   if (mesh.size(Axis::context) > 1)
     json["context"] = {{"degree", mesh.size(Axis::context)}, {"kind", text(strategy.context.kind)}};
   if (pipeline > 1) json["pipeline"] = pipeline_json(strategy.pipeline, pipeline);

@@ -72,41 +72,47 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-// What a run told, step by step. Asks for its end after so many steps: the learning rate goes on as if the job went on.
+// What a run told, step by step.
+struct Told {
+  std::vector<double> losses, norms;
+  std::vector<std::int64_t> dropped;  // choices that experts left out; 0 where nothing counts them
+  bool counts_dropped = false;
+};
+
+// Asks for its end after so many steps: the learning rate goes on as if the job went on.
 class Recorder final : public Monitor {
  public:
-  Recorder(std::vector<double>& losses, std::vector<double>& norms, std::int64_t steps, std::atomic<bool>& stop)
-      : losses_(losses), norms_(norms), steps_(steps), stop_(stop) {}
+  Recorder(Told& told, std::int64_t steps, std::atomic<bool>& stop) : told_(told), steps_(steps), stop_(stop) {}
   void step(const StepRecord& record) override {
-    losses_.push_back(record.loss);
-    norms_.push_back(record.skipped ? std::numeric_limits<double>::infinity() : record.grad_norm);
+    told_.losses.push_back(record.loss);
+    told_.norms.push_back(record.skipped ? std::numeric_limits<double>::infinity() : record.grad_norm);
+    told_.counts_dropped = told_.counts_dropped || record.dropped;
+    told_.dropped.push_back(record.dropped.value_or(0));
     stop_ = record.step + 1 >= steps_;
   }
 
  private:
-  std::vector<double>& losses_;
-  std::vector<double>& norms_;
+  Told& told_;
   const std::int64_t steps_;
   std::atomic<bool>& stop_;
 };
 
-struct Ended {
-  std::vector<double> losses, norms;
+struct Ended : Told {
   CompiledJob compiled;
   checkpoint::Checkpoint checkpoint;
 };
 
 Ended run(LoadedJob loaded, const std::string& folder, std::int64_t steps, const Compiler& compile) {
   loaded.job.checkpoint.dir = folder;
-  std::vector<double> losses, norms;
+  Told told;
   std::atomic<bool> stop = false;
   Monitors monitors;
-  monitors.push_back(std::make_unique<Recorder>(losses, norms, steps, stop));
+  monitors.push_back(std::make_unique<Recorder>(told, steps, stop));
   TrainOptions options;
   options.stop = &stop;
   CompiledJob compiled = compile(loaded);
   const RunReport report = train(loaded, compiled, monitors, options);
-  return {std::move(losses), std::move(norms), std::move(compiled), checkpoint::open_checkpoint(report.checkpoint)};
+  return {std::move(told), std::move(compiled), checkpoint::open_checkpoint(report.checkpoint)};
 }
 
 // The numbers of a job that bounds are made of.
@@ -437,6 +443,12 @@ Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t st
   for (const Weight& frozen : weights_of(b, units_of(b, -1)))
     if (!unmoved(frozen, a, b)) largest.difference = std::numeric_limits<double>::infinity();
   comparison.quantities = {losses, gradients, weights, largest};
+  if (!a.counts_dropped && !b.counts_dropped) return comparison;
+  Quantity dropped{"dropped"};
+  for (std::size_t step = 0; step < b.dropped.size(); ++step)
+    dropped.difference =
+        std::max(dropped.difference, std::fabs(static_cast<double>(a.dropped[step] - b.dropped[step])));
+  comparison.quantities.push_back(dropped);
   return comparison;
 }
 

@@ -39,7 +39,8 @@ namespace trainer {
 using Compiler = std::function<CompiledJob(const LoadedJob&)>;
 
 struct Quantity {
-  std::string name;  ///< losses, gradients, weights, weights_largest
+  std::string name;  ///< losses, gradients, weights, weights_largest; where experts may leave out choices, dropped: by
+                     ///< how many more one side did, bound 0
   double difference =
       0;  ///< of all steps and elements the one that comes nearest to its bound (or lies furthest above it)
   double bound = 0;

@@ -29,7 +29,7 @@ SavedSlots saved_slots(const Unit& unit, Saved saved) {
 std::int64_t share_of(const Unit& unit, const Mesh& mesh, std::int64_t held, Axes apart) {
   std::int64_t share = 0;
   for (const UnitRun& run : runs_of(unit, mesh)) {
-    const std::int64_t ranks = mesh.group_size((run.alike | kTokenAxes) - apart);
+    const std::int64_t ranks = mesh.group_size((run.alike | unit.sum_axes()) - apart);
     share += (std::min(run.elements.size(), held) + ranks - 1) / ranks;
   }
   return std::min(share, held);
@@ -42,7 +42,7 @@ std::int64_t saved_by_rank(const Plan& plan, Saved saved) {
     for (const Unit& unit : model_units(role)) {
       const SavedSlots slots = saved_slots(unit, saved);
       if (slots.shared > 0)
-        elements += slots.shared * share_of(unit, plan.mesh, unit.slice(), unit.sharded() ? kSliceAxes : Axes{});
+        elements += slots.shared * share_of(unit, plan.mesh, unit.slice(), unit.sharded() ? unit.slice_axes() : Axes{});
       if (slots.own > 0) elements += slots.own * share_of(unit, plan.mesh, unit.elements, kTokenAxes);
     }
     most = std::max(most, elements);

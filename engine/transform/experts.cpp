@@ -2,6 +2,7 @@
 #include "engine/transform/experts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -14,10 +15,16 @@ namespace {
 
 class Placing {
  public:
-  Placing(Graph& graph, bool training, bool capacities) : graph_(graph), training_(training), capacities_(capacities) {}
+  Placing(Graph& graph, const BuildOptions& options)
+      : graph_(graph),
+        training_(options.mode == BuildOptions::Mode::train),
+        capacities_(training_ || options.mode == BuildOptions::Mode::evaluate),
+        parts_(options.mesh.size(Axis::expert)),
+        batch_ranks_(options.mesh.group_size(kBatchAxes)) {}
 
   void run() {
     for (Node& node : std::exchange(graph_.nodes, {})) {
+      if (needs_waiting(node)) stop_waiting();
       if (node.op == Op::router)
         router(node);
       else if (node.op == Op::experts)
@@ -25,19 +32,32 @@ class Placing {
       else
         graph_.nodes.push_back(std::move(node));
     }
+    stop_waiting();
   }
 
  private:
+  /// What works with tokens that travel stands behind all of its block that does not need it, such as an expert for all
+  /// tokens: that runs beside the journey.
+  bool needs_waiting(const Node& node) const {
+    if (waiting_.empty()) return false;
+    const ValueId result = waiting_.back().outputs[0];
+    return node.op == Op::experts || node.block != waiting_.back().block ||
+           std::ranges::find(node.inputs, result) != node.inputs.end();
+  }
+  void stop_waiting() {
+    for (Node& node : std::exchange(waiting_, {})) graph_.nodes.push_back(std::move(node));
+  }
+
   const Shape& shape(ValueId value) const { return graph_.value(value).shape(); }
 
-  /// A node of `like` whose value is new, and has its name.
+  /// A node of `like` whose value is new, and has its name. Of the first input's dtype.
   ValueId add(const Node& like, const std::string& part, Op op, Attributes attributes, std::vector<ValueId> inputs,
               const Shape& made) {
     Node node = node_like(like, like.name + part, op);
-    const DType dtype = graph_.value(like.inputs[0]).dtype();
     node.attributes = std::move(attributes);
     node.inputs = std::move(inputs);
-    node.outputs = {graph_.add_value({.name = node.name, .spec = {dtype, made}})};
+    node.outputs = {graph_.add_value({.name = node.name, .spec = {graph_.value(node.inputs[0]).dtype(), made}})};
+    if (op == Op::all_to_all) node.axes = Axes::of(Axis::expert);
     graph_.nodes.push_back(std::move(node));
     return graph_.nodes.back().outputs[0];
   }
@@ -114,32 +134,135 @@ class Placing {
     return result;
   }
 
-  void experts(Node& node) {
-    const ValueId x = node.inputs[0], weights = node.inputs[1];
-    const bool bounded = capacities_ && node.attributes.has("capacity");
-    const ValueId choices = bounded ? kept(node, node.inputs[2], node.attributes.integer("capacity")) : node.inputs[2];
-    const Shape& of = shape(choices);
-    const Shape hidden{of[0], of[1], of[2], shape(node.inputs[3])[1]};
+  /// What the experts of a rank are given: tokens, what chooses among the experts for each, and by what weights.
+  struct Given {
+    ValueId x, choices, weights;
+    Attributes attributes{};  ///< of the products
+  };
+
+  /// What takes a rank's tokens to other ranks' experts.
+  struct Travel {
+    ValueId slots, sources, numbers;
+    Shape rows;  ///< [blocks, parts, rows]
+    double filled = 1;
+  };
+
+  /// Rows that a rank sends to another: what it may need at most, or in training without capacities `bound` times the
+  /// mean. Outside of training nothing is left out. Two at least, by which the proof tells rows from columns.
+  std::int64_t rows_of(const Node& node, const Shape& choices) const {
+    const std::int64_t of_part = (shape(node.inputs[3])[0] + parts_ - 1) / parts_;
+    const std::int64_t samples = choices[0] / batch_ranks_, tokens = samples * choices[1];
+    const std::int64_t most = std::max<std::int64_t>(2, tokens * std::min(choices[2], of_part));
+    if (capacities_ && node.attributes.has("capacity"))
+      return std::clamp<std::int64_t>(samples * of_part * node.attributes.integer("capacity"), 2, most);
+    if (!training_) return most;
+    const double mean = static_cast<double>(tokens * choices[2]) / static_cast<double>(parts_);
+    return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(node.attributes.real("bound") * mean)), 2,
+                                    most);
+  }
+
+  Travel slots(const Node& node, ValueId choices) {
+    const Shape of = shape(choices);
+    const std::int64_t rows = rows_of(node, of);
+    const Shape buffers{batch_ranks_, parts_, rows};
+    Node made = node_like(node, node.name + ".slots", Op::expert_slots);
+    made.attributes = {{"experts", shape(node.inputs[3])[0]}};
+    made.inputs = {choices};
+    const auto value = [&](const char* part, const Shape& is) {
+      made.outputs.push_back(graph_.add_value({.name = node.name + part, .spec = {DType::i32, is}}));
+      return made.outputs.back();
+    };
+    Travel travel{value(".slots", of), value(".sources", buffers), value(".numbers", buffers), buffers};
+    graph_.nodes.push_back(std::move(made));
+    const double mean = static_cast<double>(of[0] / batch_ranks_ * of[1] * of[2]);
+    travel.filled = std::min(1.0, mean / static_cast<double>(parts_ * rows));
+    return travel;
+  }
+
+  /// To the ranks that have the experts.
+  Given dispatched(const Node& node, const Given& own, const Travel& travel) {
+    const auto rows_of_width = [&](std::int64_t n) { return Shape{travel.rows[0], travel.rows[1], travel.rows[2], n}; };
+    const auto send = [&](const std::string& what, ValueId rows) {
+      return add(node, ".sent" + what, Op::all_to_all, {{"dim", std::int64_t{1}}}, {rows}, shape(rows));
+    };
+    const Shape weights = shape(own.weights);
+    const ValueId column =
+        add(node, ".weights", Op::reshape, {}, {own.weights}, {weights[0], weights[1], weights[2], 1});
+    graph_.value(column).alias_of = graph_.storage(own.weights);
+    const auto dispatch = [&](const std::string& what, ValueId x) {
+      return send(what, add(node, ".dispatched" + what, Op::dispatch, {}, {x, travel.slots, travel.sources},
+                            rows_of_width(shape(x)[-1])));
+    };
+    Given theirs{dispatch("", own.x), send(".numbers", travel.numbers), dispatch(".weights", column)};
+    theirs.attributes = {{"parts", parts_}, {"filled", travel.filled}};
+    return theirs;
+  }
+
+  /// Products of the given, which the node becomes the last of.
+  void products(Node& node, const Given& given) {
     const bool gelu = node.attributes.text("act") == "gelu";
-    const ValueId gate = add(node, ".gate_proj", Op::expert_linear, {}, {x, choices, node.inputs[3]}, hidden);
-    const ValueId up = add(node, ".up_proj", Op::expert_linear, {}, {x, choices, node.inputs[4]}, hidden);
+    const Shape& of = shape(given.choices);
+    std::vector<std::int64_t> sizes;
+    for (int dim = 0; dim < of.rank(); ++dim) sizes.push_back(of[dim]);
+    sizes.push_back(shape(node.inputs[3])[1]);
+    const Shape hidden(sizes);
+    const auto product = [&](const char* part, ValueId weight) {
+      const ValueId made =
+          add(node, part, Op::expert_linear, given.attributes, {given.x, given.choices, weight}, hidden);
+      graph_.nodes.back().parallel = Parallel::column;
+      return made;
+    };
+    const ValueId gate = product(".gate_proj", node.inputs[3]), up = product(".up_proj", node.inputs[4]);
     const ValueId act = add(node, ".act", gelu ? Op::gelu : Op::silu, {}, {gate}, hidden);
     const ValueId gated = add(node, ".gated", Op::mul, {}, {act, up}, hidden);
-    const ValueId weighed = add(node, ".weighed", Op::weigh, {}, {gated, weights}, hidden);
+    const ValueId weighed = add(node, ".weighed", Op::weigh, {}, {gated, given.weights}, hidden);
     node.op = Op::expert_linear;
-    node.attributes = {};
-    node.inputs = {weighed, choices, node.inputs[5]};
-    graph_.nodes.push_back(std::move(node));
+    node.parallel = Parallel::row;
+    node.attributes = given.attributes;
+    node.inputs = {weighed, given.choices, node.inputs[5]};
+  }
+
+  void experts(Node& node) {
+    Given own{node.inputs[0], node.inputs[2], node.inputs[1]};
+    const ValueId chosen = own.choices;
+    if (capacities_ && node.attributes.has("capacity"))
+      own.choices = kept(node, chosen, node.attributes.integer("capacity"));
+    if (parts_ == 1) {
+      products(node, own);
+      graph_.nodes.push_back(std::move(node));
+      return;
+    }
+    const Travel travel = slots(node, own.choices);
+    if (training_ && own.choices == chosen)
+      count(node_like(node, node.name + ".left_out", Op::router_losses), {{"capacity", true}},
+            {logits_.at(chosen), chosen, travel.slots});
+    const Given theirs = dispatched(node, own, travel);
+    const auto sent = static_cast<std::ptrdiff_t>(graph_.nodes.size());
+    Node combine = node_like(node, node.name + ".combined", Op::combine);
+    combine.outputs = node.outputs;
+    products(node, theirs);
+    Value rows = graph_.value(theirs.x);
+    rows.name = node.name + ".rows";
+    node.outputs = {graph_.add_value(std::move(rows))};
+    graph_.nodes.push_back(node);
+    const ValueId back =
+        add(node, ".back", Op::all_to_all, {{"dim", std::int64_t{0}}}, node.outputs, shape(node.outputs[0]));
+    combine.inputs = {back, travel.slots, travel.sources};
+    graph_.nodes.push_back(std::move(combine));
+    waiting_.assign(std::make_move_iterator(graph_.nodes.begin() + sent), std::make_move_iterator(graph_.nodes.end()));
+    graph_.nodes.erase(graph_.nodes.begin() + sent, graph_.nodes.end());
   }
 
   Graph& graph_;
   const bool training_, capacities_;
+  const std::int64_t parts_, batch_ranks_;  ///< of the experts; with samples of their own
+  std::vector<Node> waiting_;
   std::map<ValueId, ValueId> logits_;  ///< of a router, by its choices
 };
 
 }  // namespace
 
-void place_experts(Graph& graph, bool training, bool capacities) { Placing(graph, training, capacities).run(); }
+void place_experts(Graph& graph, const BuildOptions& options) { Placing(graph, options).run(); }
 
 bool counts_choices(const Node& node) { return node.op == Op::router_losses && flag(node, "counts"); }
 

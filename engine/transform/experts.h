@@ -4,12 +4,14 @@
 #include <string_view>
 
 #include "engine/graph/graph.h"
+#include "engine/transform/transform.h"
 
 namespace trainer {
 
-/// Puts the nodes that they stand for in place of each `router` and `experts`. `training`: with the losses of routers,
-/// and what counts the choices that capacities leave out. `capacities`: whether those hold.
-void place_experts(Graph& graph, bool training, bool capacities);
+/// Puts the nodes that they stand for in place of each `router` and `experts`. In training, with the losses of routers,
+/// and what counts the choices that are left out; capacities hold where there are targets. Where experts are cut over
+/// ranks, with what takes tokens to them and back.
+void place_experts(Graph& graph, const BuildOptions& options);
 
 /// Whether a node counts the choices of a router whose bias moves.
 bool counts_choices(const Node& node);

@@ -49,8 +49,7 @@ class GraphReader {
     CHECK(root != kNone, "a graph without mistakes has an output");
     prune(graph_, {root});
     place_batch_norms(graph_, mode() == Mode::train);
-    const bool has_targets = mode() == Mode::train || mode() == Mode::evaluate;
-    place_experts(graph_, mode() == Mode::train, has_targets);
+    place_experts(graph_, reading_.options);
     return std::move(graph_);
   }
 

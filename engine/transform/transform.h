@@ -34,6 +34,7 @@ struct BuildOptions {
   /// Dropout only in train. sample: no loss, the logits are the output. score: neither, but the statistics of every row
   /// of logits (cross_entropy_stats) as Graph::logits, from which the log-probability of its target follows.
   enum class Mode { train, evaluate, sample, score } mode = Mode::train;
+  Mesh mesh{};  ///< over whose expert axis experts are to be cut (strategies/expert)
 };
 
 /// Reads a graph: the nodes that the loss needs, or in Mode::sample those that `logits` needs. `with` replaces its

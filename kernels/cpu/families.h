@@ -148,6 +148,9 @@ Prepared prepare_expert_linear_grad_weight(const Signature& signature, const Con
 std::int64_t expert_linear_workspace(const Signature& signature, const Context& context);
 Prepared prepare_weigh(const Signature& signature, const Context& context);
 Prepared prepare_row_dots(const Signature& signature, const Context& context);
+Prepared prepare_expert_slots(const Signature& signature, const Context& context);
+Prepared prepare_dispatch(const Signature& signature, const Context& context);
+Prepared prepare_combine(const Signature& signature, const Context& context);
 
 // kernels/transpose.h
 Prepared prepare_transpose(const Signature& signature, const Context& context);

@@ -79,6 +79,9 @@ Prepared prepare_expert_linear_grad_input(const Signature& signature, const Cont
 Prepared prepare_expert_linear_grad_weight(const Signature& signature, const Context& context);
 Prepared prepare_weigh(const Signature& signature, const Context& context);
 Prepared prepare_row_dots(const Signature& signature, const Context& context);
+Prepared prepare_expert_slots(const Signature& signature, const Context& context);
+Prepared prepare_dispatch(const Signature& signature, const Context& context);
+Prepared prepare_combine(const Signature& signature, const Context& context);
 
 // kernels/mean.h
 Prepared prepare_mean(const Signature& signature, const Context& context);

@@ -64,7 +64,7 @@ class Table {
   /// Into the hidden layer of the experts, [experts, hidden, dim], or out of it, [experts, dim, hidden].
   void expert(const Node& node) {
     const ValueId weight = node.inputs[2];
-    const bool into = graph_.value(node.outputs[0]).shape().rank() > graph_.value(node.inputs[1]).shape().rank();
+    const bool into = node.parallel == Parallel::column;
     const std::int64_t hidden = graph_.value(weight).shape()[into ? 1 : 2];
     divide(node, "the hidden layer of an expert", hidden, hidden);
     cut(node, weight, Placement::shard(into ? 1 : 2));

@@ -230,3 +230,32 @@ TEST_CASE("rows times their weights and products of rows") {
       hold(Op::row_dots, {}, {{c, a}, {c, b}}, {{DType::f32, rows, 2 * kEpsF32, 64 * kEpsF32}});
     }
 }
+
+TEST_CASE("choices take rows of their experts' parts in order, and rows go there and back") {
+  struct Travel {
+    Shape tokens;
+    std::int64_t k, experts, blocks, parts, rows, columns;
+  };
+  for (const Travel& t : std::vector<Travel>{{{1, 1}, 1, 2, 1, 2, 1, 3},
+                                             {{2, 9}, 2, 6, 2, 3, 4, 33},
+                                             {{3, 50}, 2, 4, 1, 2, 300, 5},
+                                             {{2, 67}, 3, 8, 1, 8, 60, 130},
+                                             {{4, 5}, 4, 4, 2, 4, 9, 64}})
+    for (const int none : {0, 3}) {
+      const Shape chosen{t.tokens[0], t.tokens[1], t.k}, buffers{t.blocks, t.parts, t.rows},
+          rows{t.blocks, t.parts, t.rows, t.columns};
+      const Tensor choices = choices_of(chosen, t.experts, 21, none);
+      const Attributes attributes{{"experts", t.experts}};
+      hold(Op::expert_slots, attributes, {{DType::i32, choices}},
+           {{DType::i32, chosen}, {DType::i32, buffers}, {DType::i32, buffers}});
+      const std::vector<Tensor> made =
+          reference::run(Op::expert_slots, attributes, {choices}, {chosen, buffers, buffers});
+      const Input slots{DType::i32, made[0]}, sources{DType::i32, made[1]};
+      for (DType c : compute_dtypes())
+        for (const Shape& x :
+             {Shape{t.tokens[0], t.tokens[1], t.columns}, Shape{t.tokens[0], t.tokens[1], t.k, t.columns}}) {
+          hold(Op::dispatch, {}, {{c, normal_tensor(x, 22)}, slots, sources}, {{c, rows}});
+          hold(Op::combine, {}, {{c, normal_tensor(rows, 23)}, slots, sources}, {{c, x, bound(c, 1), 8 * kEpsF32}});
+        }
+    }
+}

@@ -42,8 +42,8 @@ TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradi
     CHECK(static_cast<bool>(def.gradient) ==
           (trains || (is_collective(def.op) && def.op != Op::shift) || def.op == Op::batch_norm_apply ||
            def.op == Op::cross_entropy_gathered || def.op == Op::sequence_nll || def.op == Op::dpo_loss ||
-           def.op == Op::over_root || def.op == Op::route || def.op == Op::expert_linear ||
-           def.op == Op::quantized_linear || def.op == Op::cast));
+           def.op == Op::over_root || def.op == Op::route || def.op == Op::expert_linear || def.op == Op::dispatch ||
+           def.op == Op::combine || def.op == Op::quantized_linear || def.op == Op::cast));
     if (def.op < Op::zero) CHECK(static_cast<bool>(def.shard) != composite);
     if (stands_in_no_graph(def.op)) CHECK(!def.shard);
   }

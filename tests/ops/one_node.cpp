@@ -46,7 +46,9 @@ std::size_t first_parameter(Op op) {
 }
 
 DType output_dtype(Op op, std::size_t index, DType compute) {
-  if (op == Op::document_positions || op == Op::expert_capacity || (op == Op::route && index > 0)) return DType::i32;
+  if (op == Op::document_positions || op == Op::expert_capacity || op == Op::expert_slots ||
+      (op == Op::route && index > 0))
+    return DType::i32;
   if (op == Op::route || op == Op::row_dots) return DType::f32;
   if (op == Op::dpo_loss) return DType::f64;
   if (index > 0 && op != Op::split) return op == Op::max_pool2d ? DType::i32 : DType::f32;

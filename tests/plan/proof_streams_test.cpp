@@ -19,7 +19,8 @@ bool on_background(const Issued& issued) { return issued.stream == Stream::backg
 Stream expected(const Instruction& instruction, int streams) {
   const auto* collective = std::get_if<Collective>(&instruction);
   if (collective == nullptr || collective->axes.has(Axis::pipeline)) return Stream::communication;
-  const bool of_layers = collective->axes == Axes::of(Axis::tensor) || collective->axes == Axes::of(Axis::context);
+  const bool of_layers = collective->axes == Axes::of(Axis::tensor) || collective->axes == Axes::of(Axis::context) ||
+                         collective->axes == Axes::of(Axis::expert);
   if (streams > 1 && !of_layers && !collective->axes.has(Axis::tensor)) return Stream::background;
   return streams > 2 && of_layers ? Stream::tensor : Stream::communication;
 }

@@ -189,15 +189,21 @@ void router_losses(const Call& call) {
 
 namespace {
 
-/// Calls row(choice, row of x, row of y, expert) for each choice that is one.
+/// Calls row(choice, row of x, row of y, expert) for each choice that is one. With `parts` > 1, choices [batch, parts,
+/// …] are numbers within a part of the experts.
 template <typename Fn>
-void each_choice(const Tensor& choices, const Tensor& x, const Tensor& y, Fn&& row) {
+void each_choice(const Call& call, std::int64_t experts, const Tensor& choices, const Tensor& x, const Tensor& y,
+                 Fn&& row) {
   const std::int64_t k = choices.shape[-1];
+  const bool parted = call.integer("parts", 1) > 1;
+  const std::int64_t parts = parted ? choices.shape[1] : 1,
+                     of_part = parted ? choices.size() / choices.shape[0] / parts : 1;
   const bool x_by_choice = x.shape.rank() > choices.shape.rank(), y_by_choice = y.shape.rank() > choices.shape.rank();
   for (std::int64_t i = 0; i < choices.size(); ++i)
     if (choices[i] >= 0)
       row((x_by_choice ? i : i / k) * x.shape[-1], (y_by_choice ? i : i / k) * y.shape[-1],
-          static_cast<std::int64_t>(choices[i]) * x.shape[-1] * y.shape[-1]);
+          (static_cast<std::int64_t>(choices[i]) + (parted ? i / of_part % parts * (experts / parts) : 0)) *
+              x.shape[-1] * y.shape[-1]);
 }
 
 }  // namespace
@@ -206,7 +212,7 @@ void expert_linear(const Call& call) {
   const Tensor &x = call.in[0], &weight = call.in[2];
   Tensor& y = call.out[0];
   const std::int64_t in = x.shape[-1], out = y.shape[-1];
-  each_choice(call.in[1], x, y, [&](std::int64_t from, std::int64_t to, std::int64_t matrix) {
+  each_choice(call, weight.shape[0], call.in[1], x, y, [&](std::int64_t from, std::int64_t to, std::int64_t matrix) {
     for (std::int64_t o = 0; o < out; ++o)
       for (std::int64_t i = 0; i < in; ++i) y[to + o] += weight[matrix + o * in + i] * x[from + i];
   });
@@ -216,7 +222,7 @@ void expert_linear_grad_input(const Call& call) {
   const Tensor &dy = call.in[0], &weight = call.in[2];
   Tensor& dx = call.out[0];
   const std::int64_t in = dx.shape[-1], out = dy.shape[-1];
-  each_choice(call.in[1], dx, dy, [&](std::int64_t to, std::int64_t from, std::int64_t matrix) {
+  each_choice(call, weight.shape[0], call.in[1], dx, dy, [&](std::int64_t to, std::int64_t from, std::int64_t matrix) {
     for (std::int64_t o = 0; o < out; ++o)
       for (std::int64_t i = 0; i < in; ++i) dx[to + i] += weight[matrix + o * in + i] * dy[from + o];
   });
@@ -226,10 +232,58 @@ void expert_linear_grad_weight(const Call& call) {
   const Tensor &x = call.in[0], &dy = call.in[1];
   Tensor& dweight = call.out[0];
   const std::int64_t in = x.shape[-1], out = dy.shape[-1];
-  each_choice(call.in[2], x, dy, [&](std::int64_t of_x, std::int64_t of_y, std::int64_t matrix) {
-    for (std::int64_t o = 0; o < out; ++o)
-      for (std::int64_t i = 0; i < in; ++i) dweight[matrix + o * in + i] += dy[of_y + o] * x[of_x + i];
-  });
+  each_choice(call, dweight.shape[0], call.in[2], x, dy,
+              [&](std::int64_t of_x, std::int64_t of_y, std::int64_t matrix) {
+                for (std::int64_t o = 0; o < out; ++o)
+                  for (std::int64_t i = 0; i < in; ++i) dweight[matrix + o * in + i] += dy[of_y + o] * x[of_x + i];
+              });
+}
+
+/// Of a block of the batch, the rows of each part are taken by all first choices, then the second ones …
+void expert_slots(const Call& call) {
+  const Tensor& choices = call.in[0];
+  Tensor &slots = call.out[0], &sources = call.out[1], &numbers = call.out[2];
+  const std::int64_t blocks = sources.shape[0], parts = sources.shape[1], rows = sources.shape[2], k = choices.shape[2],
+                     tokens = choices.size() / k / blocks, of_part = call.integer("experts", 0) / parts;
+  for (std::int64_t i = 0; i < sources.size(); ++i) sources[i] = numbers[i] = -1;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    std::vector<std::int64_t> taken(static_cast<std::size_t>(parts), 0);
+    for (std::int64_t j = 0; j < k; ++j)
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        const std::int64_t choice = (block * tokens + t) * k + j;
+        const auto expert = static_cast<std::int64_t>(choices[choice]);
+        slots[choice] = -1;
+        if (expert < 0) continue;
+        const std::int64_t part = expert / of_part, row = taken[static_cast<std::size_t>(part)];
+        if (row >= rows) continue;
+        ++taken[static_cast<std::size_t>(part)];
+        slots[choice] = static_cast<double>(part * rows + row);
+        sources[(block * parts + part) * rows + row] = static_cast<double>(t * k + j);
+        numbers[(block * parts + part) * rows + row] = static_cast<double>(expert % of_part);
+      }
+  }
+}
+
+void dispatch(const Call& call) {
+  const Tensor &x = call.in[0], &slots = call.in[1], &sources = call.in[2];
+  const std::int64_t n = x.shape[-1], blocks = sources.shape[0], of_block = sources.size() / blocks,
+                     rows = x.size() / n / blocks, together = x.shape.rank() == 4 ? 1 : slots.shape[2];
+  for (std::int64_t i = 0; i < sources.size(); ++i)
+    for (std::int64_t column = 0; column < n; ++column) {
+      const std::int64_t row = i / of_block * rows + static_cast<std::int64_t>(sources[i]) / together;
+      call.out[0][i * n + column] = sources[i] < 0 ? 0 : x[row * n + column];
+    }
+}
+
+void combine(const Call& call) {
+  const Tensor &rows = call.in[0], &slots = call.in[1];
+  Tensor& y = call.out[0];
+  const std::int64_t n = y.shape[-1], blocks = call.in[2].shape[0], together = y.shape.rank() == 4 ? 1 : slots.shape[2],
+                     of_block = slots.size() / blocks;
+  for (std::int64_t i = 0; i < slots.size(); ++i)
+    for (std::int64_t column = 0; slots[i] >= 0 && column < n; ++column)
+      y[i / together * n + column] +=
+          rows[(i / of_block * (rows.size() / n / blocks) + static_cast<std::int64_t>(slots[i])) * n + column];
 }
 
 void weigh(const Call& call) {

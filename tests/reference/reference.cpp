@@ -149,6 +149,7 @@ void dispatch(Op op, const Call& call) {
       return;
     case Op::all_reduce:
     case Op::all_gather:
+    case Op::all_to_all:
     case Op::shift:
     case Op::reduce_scatter:
       throw std::logic_error("a collective is a matter of all ranks");
@@ -197,6 +198,12 @@ void dispatch(Op op, const Call& call) {
       return weigh(call);
     case Op::row_dots:
       return row_dots(call);
+    case Op::expert_slots:
+      return expert_slots(call);
+    case Op::dispatch:
+      return dispatch(call);
+    case Op::combine:
+      return combine(call);
     case Op::mean_grad:
       return mean_grad(call);
     case Op::loss_seed:

@@ -270,6 +270,9 @@ void Emitter::collective_node(GraphMemory& memory, NodeId id, int micro_batch) {
     return all_reduce(node.name, to.dtype, node.axes, output);
   }
   if (node.op == Op::shift) return collective(node.name, CollectiveKind::shift, to.dtype, node.axes, input, output, -1);
+  if (node.op == Op::all_to_all)
+    return collective(node.name, CollectiveKind::all_to_all, to.dtype, node.axes, input, output,
+                      static_cast<int>(integer(node, "dim")));
   const auto kind = node.op == Op::all_gather ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter;
   const auto dim = static_cast<int>(integer(node, "dim"));
   std::int64_t runs = 1;

@@ -44,10 +44,10 @@ Region Emitter::persistent(const Unit& unit, const std::string& name, Category c
 // such a master is never off the device.
 void Emitter::make_slots(Unit& unit) {
   const UnitLayout layout = options_.data->layout();
-  const int ranks = options_.mesh.group_size(kSliceAxes);
+  const int ranks = options_.mesh.group_size(unit.slice_axes());
   const bool f32 = unit.compute == DType::f32;
-  const Axes master_axes = layout.shard_states ? kSliceAxes : Axes{},
-             working_axes = layout.shard_parameters ? kSliceAxes : Axes{};
+  const Axes master_axes = layout.shard_states ? unit.slice_axes() : Axes{},
+             working_axes = layout.shard_parameters ? unit.slice_axes() : Axes{};
   Slot working{.kind = Slot::Kind::working,
                .name = "working",
                .spec = flat_spec(unit, unit.compute, working_axes),
@@ -79,8 +79,8 @@ void Emitter::make_slots(Unit& unit) {
 
 // Of the optimizer, of the strategy and of the compression.
 void Emitter::make_states(Unit& unit, const UnitLayout& layout) {
-  const Axes axes = layout.shard_states ? kSliceAxes : Axes{};
-  const std::int64_t elements = slice_of(unit, axes, options_.mesh.group_size(kSliceAxes));
+  const Axes axes = layout.shard_states ? unit.slice_axes() : Axes{};
+  const std::int64_t elements = slice_of(unit, axes, options_.mesh.group_size(axes));
   const auto own_spec = [&](const Format& format) {
     return cut({format, Shape{options_.mesh.group_size(kTokenAxes), unit.elements}}, kTokenAxes);
   };
@@ -171,7 +171,7 @@ BufferId Emitter::gradient(const Unit& unit) {
   auto slot = std::find_if(slots.begin(), slots.end(), is_gradient);
   if (slot == slots.end()) {
     Spec spec(options_.reduce, Shape{unit.elements});
-    spec.partial = options_.mesh.active(kTokenAxes);
+    spec.partial = options_.mesh.active(unit.sum_axes());
     const Slot made{.kind = Slot::Kind::gradient, .name = "gradient", .spec = spec, .region = {}, .persistent = false};
     slot = slots.insert(slot, made);
   }

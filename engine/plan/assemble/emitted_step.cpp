@@ -80,10 +80,11 @@ EmittedStep::~EmittedStep() = default;
 
 void EmittedStep::all_gather_working(const Unit& unit) {
   const auto why = emit_.because(For::gather, unit);
-  const int shards = options_.mesh.group_size(kSliceAxes);
+  const Axes axes = unit.slice_axes();
+  const int shards = options_.mesh.group_size(axes);
   if (unit.whole_working() >= 0) {  // in place, after an update
     if (shards > 1)
-      emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.updated_working(),
+      emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, axes, unit.updated_working(),
                        unit.working().region);
     return;
   }
@@ -91,7 +92,7 @@ void EmittedStep::all_gather_working(const Unit& unit) {
   if (shards == 1) return emit_.set_working(unit, unit.working().region.buffer);
   const BufferId gathered =
       emit_.buffer(unit.name + ".gathered", Category::parameters, unit.elements * size_of(unit.compute));
-  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, kSliceAxes, unit.working().region,
+  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, axes, unit.working().region,
                    emit_.whole(gathered));
   emit_.set_working(unit, gathered);
 }
@@ -148,8 +149,9 @@ void EmittedStep::finish_gradients() {
   while (!later_.empty()) catch_up();
 }
 
-void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
+void EmittedStep::all_reduce_gradient(const Unit& unit, Axes over) {
   const auto why = emit_.because(For::reduce, unit);
+  const Axes axes = over & unit.sum_axes();
   Reduced& reduced = reduced_[index(unit)];
   if (options_.mesh.group_size(axes) == 1) {  // what was put off goes on waiting
     if (!reduced.partial_summed) sum_partial(unit);
@@ -171,26 +173,27 @@ void EmittedStep::all_reduce_gradient(const Unit& unit, Axes axes) {
 void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
   const auto why = emit_.because(For::reduce, unit);
   Reduced& reduced = reduced_[index(unit)];
-  const int shards = options_.mesh.group_size(kSliceAxes);
+  const Axes axes = unit.slice_axes();
+  const int shards = options_.mesh.group_size(axes);
   catch_up();
   sum_partial(unit);
   if (shards == 1 && once) return;
   const Region all = emit_.whole(emit_.gradient(unit));
   const std::int64_t bytes = all.bytes / shards;
   if (once) {
-    reduced.slice = own_slice(all, kSliceAxes, shards);
+    reduced.slice = own_slice(all, axes, shards);
     if (options_.compression != nullptr) {
-      reductions_.push_back(std::make_unique<UnitReduction>(*this, unit, kSliceAxes, true));
+      reductions_.push_back(std::make_unique<UnitReduction>(*this, unit, axes, true));
       return options_.compression->reduce(unit, *reductions_.back());
     }
-    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kSliceAxes, all, reduced.slice);
+    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, axes, all, reduced.slice);
     return;
   }
   const bool first = reduced.slice.buffer < 0;
   Region slice = all;
   if (shards > 1) {
     slice = emit_.whole(emit_.buffer(unit.name + ".gradient_slice", Category::gradients, bytes));
-    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, kSliceAxes, all, slice);
+    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, axes, all, slice);
   }
   if (first) {
     reduced.slice = slice;
@@ -226,7 +229,7 @@ BufferId EmittedStep::sum_of_squares(int stage) {
     signature.attributes.set("accumulate", add);
     const Operand target = add ? Operand(Update{emit_.whole(squares)}) : Operand(Write{emit_.whole(squares)});
     emit_.launch(unit.name, signature, {Read{region}, target},
-                 elements < unit.elements ? slice_origin(elements, options_.mesh) : Affine{});
+                 elements < unit.elements ? slice_origin(unit, elements, options_.mesh) : Affine{});
     add = true;
   };
   const bool slices = options_.data->layout().shard_states;
@@ -249,7 +252,7 @@ BufferId EmittedStep::sum_of_squares(int stage) {
   }
   const auto why = emit_.because({.phase = For::norm});
   if (!add) emit_.zero("norm", emit_.whole(squares));
-  const Axes axes = Axes::of(Axis::pipeline) | Axes::of(Axis::tensor) | (slices ? kSliceAxes : Axes{});
+  const Axes axes = (Axis::pipeline | Axis::expert) | Axis::tensor | (slices ? kSliceAxes : Axes{});
   emit_.all_reduce("norm", DType::f64, axes, emit_.whole(squares));
   return squares;
 }
@@ -363,7 +366,7 @@ void EmittedStep::launch(UnitUpdate& one, const UpdateOp& op, const StagedUnits:
   if (def.has(UpdateDef::Operand::master)) {
     signature.attributes.set("decay_elements", unit.decay_elements);
     signature.attributes.set("working", !(unit.updated_working() == unit.parameters().region));
-    if (unit.sharded()) origin = slice_origin(unit.slice(), options_.mesh);
+    if (unit.sharded()) origin = slice_origin(unit, unit.slice(), options_.mesh);
     origin.base += chunk.elements.first;
   }
   if (def.whole) {

@@ -94,7 +94,8 @@ void Emitter::issue(Stream stream, Instruction instruction) {
 
 Stream Emitter::stream_of(Axes axes) const {
   const int streams = options_.target->communication_streams();
-  const bool of_layers = axes == Axes::of(Axis::tensor) || axes == Axes::of(Axis::context);
+  const bool of_layers =
+      axes == Axes::of(Axis::tensor) || axes == Axes::of(Axis::context) || axes == Axes::of(Axis::expert);
   if (streams > 1 && axes.within(kTokenAxes) && !of_layers) return Stream::background;
   return streams > 2 && of_layers ? Stream::tensor : Stream::communication;
 }

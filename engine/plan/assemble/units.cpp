@@ -71,14 +71,15 @@ class UnitLayouter {
 
  private:
   void split(std::size_t group) {
-    std::map<std::tuple<std::set<int>, DType, std::int32_t>, std::vector<std::string>> parts;
+    std::map<std::tuple<std::set<int>, DType, std::int32_t, bool>, std::vector<std::string>> parts;
     for (const std::string& name : options_.groups[group]) {
       const auto found = uses_.find(name);
       CHECK(found != uses_.end(), "a group names parameter " + name + ", which the graph lacks");
       const std::int32_t optimizer = !found->second.parameter->trainable ? -1
                                      : options_.optimizer_of             ? options_.optimizer_of(name)
                                                                          : 0;
-      parts[{found->second.chunks, graph_.value(found->second.parameter->value).dtype(), optimizer}].push_back(name);
+      const Spec& spec = graph_.value(found->second.parameter->value).spec;
+      parts[{found->second.chunks, spec.dtype(), optimizer, spec.is_cut(Axis::expert)}].push_back(name);
     }
     int index = 0;
     for (const auto& [key, names] : parts) {
@@ -114,7 +115,7 @@ class UnitLayouter {
       }
       if (place < kPlaces / 2) unit.decay_elements = unit.elements;
     }
-    const std::int64_t shards = options_.mesh.group_size(kSliceAxes);
+    const std::int64_t shards = options_.mesh.group_size(unit.slice_axes());
     unit.elements =
         round_up(unit.elements, shards == 1 ? alignment : std::lcm(options_.slice_alignment, alignment) * shards);
   }

@@ -35,6 +35,7 @@ std::optional<Held> effect(const Collective& collective, const Facts& facts, Axi
       break;
     case CollectiveKind::all_to_all:
       if (summand && code) return Held(slice, Note::stacked);
+      if (collective.dim >= 0 && facts.on(axis) == Held(Placement::shard(1 - collective.dim))) return Held(slice);
       break;
     case CollectiveKind::shift:
       if (note == Note::none && placement.is_shard() && facts.is(Content::values) && facts.layout < 0)
@@ -86,6 +87,9 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
     if (of_whole && std::ranges::any_of(pieces, is_slice)) return report_(i, "scatters slices");
     pieces = {{0, out.bytes, of_whole ? tables_.packed(pieces, width) : merged(pieces)}};
     if ((gathers || scatters) && !own_place(collective)) return report_(i, "has a slice where it does not belong");
+    const bool turns = collective.kind == CollectiveKind::all_to_all && collective.dim >= 0;
+    if (turns && !turns_slices(collective, pieces.front().facts))
+      return report_(i, "exchanges other slices than it is to");
     if (gathers && !all_slices(collective, pieces.front().facts))
       return report_(i, "gathers other slices than it is to");
     if ((gathers || scatters) && !in_order(collective, pieces.front().facts))
@@ -104,6 +108,8 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
   for (FactRange& piece : pieces) {
     piece.facts.dtype = collective.dtype;
     if (collective.dim > 0) piece.facts.run = scatters ? out.bytes : 0;
+    if (collective.kind == CollectiveKind::all_to_all && collective.dim >= 0)
+      piece.facts.run = collective.dim == 1 ? out.bytes / plan_.mesh.group_size(collective.axes) : 0;
   }
   const Facts& facts = pieces.front().facts;
   if (!gathers || facts.layout < 0 || !facts.is(Content::values)) return write(i, out, std::move(pieces));
@@ -140,6 +146,21 @@ bool Flow::in_order(const Collective& collective, const Facts& facts) const {
   const Axes group = plan_.mesh.active(collective.axes), cut = cut_axes(collective, facts), others = cut - group;
   if (collective.kind == CollectiveKind::all_gather && (cut & group).empty()) return true;  // whole parts
   return others.empty() || std::bit_width(others.mask) <= std::countr_zero(group.mask);
+}
+
+// Whether what an all_to_all turns, [1, n, …] into [n, 1, …] or back, are all n slices of a rank: what other axes cut
+// of dim 0 lies around them. Its reader's shape says of how many bytes a slice is, as its maker's did.
+bool Flow::turns_slices(const Collective& collective, const Facts& facts) const {
+  const Axes group = plan_.mesh.active(collective.axes);
+  Axes rows;
+  for (Axis axis : kAxes)
+    if (active(axis) && !group.has(axis) && facts.on(axis).placement.is_shard(0)) rows = rows | axis;
+  const bool inside = rows.empty() || std::bit_width(rows.mask) <= std::countr_zero(group.mask);
+  const std::int64_t slice = collective.input.region.bytes / plan_.mesh.group_size(group);
+  return inside && facts.is(Content::values) && facts.layout < 0 && (collective.dim == 1 || facts.run == slice) &&
+         collective.input.region.bytes == collective.output.region.bytes &&
+         collective.input.region.bytes == slice * plan_.mesh.group_size(group) &&
+         collective.input.region.buffer != collective.output.region.buffer;
 }
 
 // Whether an all_gather takes just the slices that lie over its ranks: all of a flat buffer, from the first element on,

@@ -50,7 +50,7 @@ bool together(const FlatLayout& a, const FlatLayout& b, const Visit& visit) {
     for (std::int64_t at = entry.first; at < entry.last;) {
       while (other->last <= at) ++other;
       const std::int64_t last = std::min(entry.last, other->last);
-      if (!visit(ElementRange{at, last}, entry.tensor, other->tensor)) return false;
+      if (!visit(ElementRange{at, last}, entry, *other)) return false;
       at = last;
     }
   return true;
@@ -152,20 +152,22 @@ FactRanges resized(FactRanges pieces, std::int64_t from, std::int64_t to) {
 FlatLayout layout_of(const Unit& unit) {
   FlatLayout layout;
   std::int64_t end = 0;
+  const bool own = unit.own_axes().has(Axis::expert);
   const auto pad = [&](std::int64_t to) {
-    if (end < to) append(layout, {end, to, Held::zero()});
+    if (end < to) append(layout, {end, to, Held::zero(), own ? Held::zero() : Held::same()});
   };
   for (const UnitTensor& tensor : unit.tensors) {
     pad(tensor.offset);
     end = tensor.offset + tensor.elements;
-    append(layout, {tensor.offset, end, {tensor.spec.on(Axis::tensor), tensor.spec.whole.rank()}});
+    const int rank = tensor.spec.whole.rank();
+    append(layout, {tensor.offset, end, {tensor.spec.on(Axis::tensor), rank}, {tensor.spec.on(Axis::expert), rank}});
   }
   pad(unit.elements);
   return layout;
 }
 
 void append(FlatLayout& layout, const LayoutEntry& entry) {
-  if (!layout.empty() && layout.back().tensor == entry.tensor)
+  if (!layout.empty() && layout.back().tensor == entry.tensor && layout.back().expert == entry.expert)
     layout.back().last = entry.last;
   else
     layout.push_back(entry);
@@ -183,18 +185,23 @@ bool FlowTables::fits(const Facts& due, const Facts& is, Axis axis) const {
   if (axis == Axis::pipeline && due.stages != is.stages) return false;
   if (due.layout == is.layout) return due.content == is.content && (due.layout < 0 || due.base == is.base);
   return due.layout >= 0 && is.layout >= 0 && due.base == is.base && due.content == is.content &&
-         together(layout(due), layout(is),
-                  [](ElementRange, const Held& a, const Held& b) { return trainer::fits(a, b); });
+         together(layout(due), layout(is), [](ElementRange, const LayoutEntry& a, const LayoutEntry& b) {
+           return trainer::fits(a.tensor, b.tensor) && trainer::fits(a.expert, b.expert);
+         });
 }
 
 Facts FlowTables::packed(const FactRanges& pieces, std::int64_t width) {
   Facts all = merged(pieces);
   if (all.layout >= 0) return all;  // a slice is one already
   FlatLayout layout;
+  const Held& experts = all.on(Axis::expert);
+  const bool own = experts.is(Note::none) && experts.placement.is_shard();
   for (const FactRange& piece : pieces)
-    append(layout, {piece.first / width, piece.last / width, piece.facts.on(Axis::tensor)});
+    append(layout, {piece.first / width, piece.last / width, piece.facts.on(Axis::tensor),
+                    own ? piece.facts.on(Axis::expert) : Held::same()});
   all.layout = index_of(layout);
   all.on(Axis::tensor) = {Placement::replicate(), Note::by_layout};
+  if (own) all.on(Axis::expert) = {Placement::replicate(), Note::by_layout};
   return all;
 }
 
@@ -204,6 +211,7 @@ FactRanges FlowTables::unpacked(const Facts& facts, std::int64_t width) const {
     FactRange& piece = pieces.emplace_back(entry.first * width, entry.last * width, facts);
     piece.facts.layout = -1;
     piece.facts.on(Axis::tensor) = entry.tensor;
+    if (facts.on(Axis::expert).is(Note::by_layout)) piece.facts.on(Axis::expert) = entry.expert;
   }
   return pieces;
 }
@@ -211,10 +219,12 @@ FactRanges FlowTables::unpacked(const Facts& facts, std::int64_t width) const {
 void FlowTables::unite(Facts& a, Facts& b) {
   if (a.layout < 0 || b.layout < 0 || a.layout == b.layout) return;
   FlatLayout both;
-  const bool known = together(layout(a), layout(b), [&](ElementRange elements, const Held& one, const Held& other) {
-    append(both, {elements.first, elements.last, merged(one, other)});
-    return !both.back().tensor.is(Note::unknown);
-  });
+  const bool known =
+      together(layout(a), layout(b), [&](ElementRange elements, const LayoutEntry& one, const LayoutEntry& other) {
+        append(both,
+               {elements.first, elements.last, merged(one.tensor, other.tensor), merged(one.expert, other.expert)});
+        return !both.back().tensor.is(Note::unknown) && !both.back().expert.is(Note::unknown);
+      });
   if (known) a.layout = b.layout = index_of(both);
 }
 

@@ -26,7 +26,7 @@ struct Held {
   enum class Note : std::uint8_t {
     none,
     zero,       ///< 0 on every rank: fits anything
-    by_layout,  ///< along tensor, a slice of a flat buffer: each element as Facts::layout says
+    by_layout,  ///< along tensor or expert, a slice of a flat buffer: each element as Facts::layout says
     drifted,    ///< partial: each rank has a version of what is to be one value; replicate: their sum, still to be
                 ///< divided
     stacked,    ///< the parts of all ranks lie one behind the other
@@ -49,10 +49,11 @@ struct Held {
   friend auto operator<=>(const Held&, const Held&) = default;
 };
 
-/// Elements of a flat buffer, and how they lie over the tensor axis. Ascending; together all of it.
+/// Elements of a flat buffer, and how they lie over the tensor axis, and over expert where that cuts parameters.
+/// Ascending; together all of it.
 struct LayoutEntry {
   std::int64_t first = 0, last = 0;
-  Held tensor;
+  Held tensor, expert = Held::same();
   friend auto operator<=>(const LayoutEntry&, const LayoutEntry&) = default;
 };
 using FlatLayout = std::vector<LayoutEntry>;

@@ -145,7 +145,10 @@ Facts Flow::flat(std::size_t unit, std::int64_t elements, DType dtype) {
   facts.stages = stage_set(stages.empty() ? std::vector{static_cast<std::int32_t>(stage_)} : stages);
   facts.layout = unit_layouts_[unit];
   facts.on(Axis::tensor) = {Placement::replicate(), Note::by_layout};
-  for (Axis axis : elements == role_.units[unit].elements ? Axes{} : slice_axes()) facts.on(axis) = Placement::shard(0);
+  const Unit& of = role_.units[unit];
+  if (of.own_axes().has(Axis::expert)) facts.on(Axis::expert) = {Placement::replicate(), Note::by_layout};
+  for (Axis axis : elements == of.elements ? Axes{} : plan_.mesh.active(of.slice_axes()))
+    facts.on(axis) = Placement::shard(0);
   return facts;
 }
 

@@ -55,8 +55,6 @@ class Flow {
   /// Whether the program finds masters and states that have drifted apart.
   bool restores() const { return plan_.drifts && renews_ && program_.kind != ProgramKind::refresh; }
   std::int64_t address(const Region& region) const { return role_.address(region, point_); }
-  /// The axes of more than one rank that slice units.
-  Axes slice_axes() const { return plan_.mesh.active(kSliceAxes); }
   /// FlowTables::stage_sets of these stages; empty: all.
   std::int32_t stage_set(std::vector<std::int32_t> stages);
   /// How the unit's flat buffers lie, or a rank's slice of them, of so many elements.
@@ -98,6 +96,7 @@ class Flow {
   void add(std::size_t i, const Launch& launch, const Signature& signature);
   Facts added(std::size_t i, Facts a, Facts b);
   void sum_squares(std::size_t i, const Launch& launch, const Signature& signature);
+  void count_once(std::size_t i, const Facts& facts, double scale);
   void seed(std::size_t i, const Launch& launch);
   void update_scalars(std::size_t i, const Launch& launch);
   /// An op of an optimizer (OpDef::update), and what it demands of its operands: the unit's gradient, reduced, or the
@@ -127,6 +126,7 @@ class Flow {
   Axes cut_axes(const Collective& collective, const Facts& facts) const;
   bool in_order(const Collective& collective, const Facts& facts) const;
   bool all_slices(const Collective& collective, const Facts& facts) const;
+  bool turns_slices(const Collective& collective, const Facts& facts) const;
 
   void finish_persistent();
   void finish_units();

@@ -37,29 +37,44 @@ void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& sig
   Facts result = Facts::all(Held::same(), DType::f64);
   const Facts all = merged(pieces);
   result.on(Axis::pipeline) = Held::partial();
-  const Affine own = slice_origin(region.bytes / width, plan_.mesh);
+  Axes sliced;
+  for (Axis axis : plan_.mesh.active(kTokenAxes))
+    if (all.layout >= 0 && all.on(axis) == Held(Placement::shard(0)) && all.base == 0) sliced = sliced | axis;
+  const Affine own = origin_over(sliced, region.bytes / width, plan_.mesh);
   for (Axis axis : plan_.mesh.active(kTokenAxes)) {
     const Held& held = all.on(axis);
-    if (all.layout >= 0 && held == Held(Placement::shard(0)) && all.base == 0 &&
-        launch.origin.along(axis) == own.along(axis))
+    const bool cut = held.is(Note::by_layout) || (held.is(Note::none) && held.placement.is_shard() && all.layout < 0);
+    if (sliced.has(axis) && launch.origin.along(axis) == own.along(axis))
       result.on(axis) = Held::partial();
     else if (held == Held::partial() && drifting(axis))
       result.on(axis) = Held::version();
-    else if (!held.is(Note::zero) && held != Held::same())
+    else if (!held.is(Note::zero) && held != Held::same() && !(axis == Axis::expert && cut))
       mix(i, axis, "sums squares of what is " + all.along(axis)), result.on(axis) = {};
   }
-  if (!active(Axis::tensor) && !is_one(scale)) report_(i, "does not count its elements once");
-  if (active(Axis::tensor)) result.on(Axis::tensor) = Held::partial();
-  for (const FactRange& piece :
-       active(Axis::tensor) ? all.layout >= 0 ? tables_.unpacked(all, width) : pieces : FactRanges{}) {
-    const Held& held = piece.facts.on(Axis::tensor);
-    const bool cut = held.is(Note::none) && held.placement.is_shard();
-    const bool once = held == Held::same() ? is_one(scale * plan_.mesh.size(Axis::tensor)) : cut && is_one(scale);
-    if (std::max(piece.first / width, first) < std::min(piece.last / width, last) && !held.is(Note::zero) && !once)
-      mix(i, Axis::tensor, "does not count once what is " + piece.facts.along(Axis::tensor));
-  }
+  const Axes counted = plan_.mesh.active(Axis::expert | Axis::tensor);
+  if (counted.empty() && !is_one(scale)) report_(i, "does not count its elements once");
+  for (Axis axis : counted) result.on(axis) = Held::partial();
+  for (const FactRange& piece : counted.empty()   ? FactRanges{}
+                                : all.layout >= 0 ? tables_.unpacked(all, width)
+                                                  : pieces)
+    if (std::max(piece.first / width, first) < std::min(piece.last / width, last)) count_once(i, piece.facts, scale);
   if (access_of(launch.operands[1]) == Access::update) result = merged(uniform(squares), result);
   write(i, squares, result);
+}
+
+// Over all ranks along expert and tensor, what is cut there counts as it is, and what all have alike for as many.
+void Flow::count_once(std::size_t i, const Facts& facts, double scale) {
+  Axes alike;
+  for (Axis axis : plan_.mesh.active(Axis::expert | Axis::tensor)) {
+    const Held& held = facts.on(axis);
+    if (held.is(Note::zero)) return;
+    if (held == Held::same()) alike = alike | axis;
+    if (held != Held::same() && !(held.is(Note::none) && held.placement.is_shard()))
+      mix(i, axis, "does not count once what is " + facts.along(axis));
+  }
+  if (is_one(scale * plan_.mesh.group_size(alike))) return;
+  const Axis axis = *(alike.empty() ? plan_.mesh.active(Axis::expert | Axis::tensor) : alike).begin();
+  mix(i, axis, "does not count once what is " + facts.along(axis));
 }
 
 // The mean is over all ranks' targets; of ranks that train apart, over their own.
@@ -206,7 +221,7 @@ void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch&
 void Flow::update_master(std::size_t i, std::size_t index, const Launch& launch, const Region& region,
                          const ElementRange& elements) {
   const Unit& unit = role_.units[index];
-  Affine origin = unit.sharded() ? slice_origin(unit.slice(), plan_.mesh) : Affine{};
+  Affine origin = unit.sharded() ? slice_origin(unit, unit.slice(), plan_.mesh) : Affine{};
   origin.base += elements.first;
   if (!(launch.origin == origin)) report_(i, "takes another slice than its own");
   const Region home = part_of(unit.parameters().region, elements, size_of(DType::f32));

@@ -77,7 +77,7 @@ bool sound_slot(const Role& role, const Mesh& mesh, const Unit& unit, const Slot
   const Shape expected = slot.own() ? Shape{mesh.group_size(kTokenAxes), unit.elements} : Shape{unit.elements};
   const bool flat = std::ranges::all_of(slot.spec.cuts(), [](const Cut& cut) { return cut.as == Placement::shard(0); });
   if (!flat || slot.spec.whole != expected || unit.elements % ranks != 0) return false;
-  if (!sliced_in_order(slot.spec, slot.own() ? kTokenAxes : kSliceAxes)) return false;
+  if (!sliced_in_order(slot.spec, slot.own() ? kTokenAxes : unit.slice_axes())) return false;
   if (slot.own() && !mesh.active(kTokenAxes).within(axes_of(slot.spec))) return false;
   if (!inside_persistent(role, mesh, slot.region)) return false;
   if (slot.region.bytes != bytes_of(slot.spec.format, unit.elements / ranks)) return false;
@@ -89,8 +89,9 @@ bool sound_slot(const Role& role, const Mesh& mesh, const Unit& unit, const Slot
 bool sound_tensors(const Unit& unit, const Mesh& mesh) {
   std::int64_t end = 0;
   for (const UnitTensor& tensor : unit.tensors) {
-    if (!sliced_in_order(tensor.spec, Axes::of(Axis::tensor)) || tensor.spec.format != Format(unit.compute))
+    if (!sliced_in_order(tensor.spec, Axis::expert | Axis::tensor) || tensor.spec.format != Format(unit.compute))
       return false;
+    if ((axes_of(tensor.spec) & kTokenAxes) != unit.own_axes()) return false;
     if (tensor.offset < end || tensor.elements <= 0 || tensor.elements != local_shape(tensor.spec, mesh).elements())
       return false;
     end = tensor.offset + tensor.elements;
