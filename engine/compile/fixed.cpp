@@ -185,6 +185,7 @@ class Compilation {
 
   std::vector<BatchShape> batches_of_schedule() const {
     std::vector<BatchShape> all = batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline));
+    if (purpose_ == Purpose::train && job_.strategy.offload.gradients != OffloadTo::none) return whole_batch(all);
     if (!given_) return all;
     const int wanted = given_->micro_batches, made = all.front().micro_batches;
     std::erase_if(all, [&](const BatchShape& batch) { return batch.micro_batches != wanted; });
@@ -192,6 +193,21 @@ class Compilation {
       fail(loaded_, "strategy.pipeline.schedule.file",
            fmt::format("{} has {} micro-batches; train.batch gives {}", job_.strategy.pipeline.schedule_file, wanted,
                        job_.train.batch.micro ? std::to_string(made) : "no such number"));
+    return all;
+  }
+
+  // Gradients that leave the device are those of a whole step.
+  std::vector<BatchShape> whole_batch(std::vector<BatchShape> all) const {
+    if (mesh_.size(Axis::pipeline) > 1)
+      fail(loaded_, "strategy.offload.gradients", "stages of a pipeline keep the gradients of several micro-batches");
+    const std::int64_t each = all.front().micro_batches * all.front().micro;
+    std::erase_if(all, [](const BatchShape& batch) { return batch.micro_batches > 1; });
+    if (all.empty())
+      fail(
+          loaded_, "strategy.offload.gradients",
+          fmt::format("gradients that leave the device are those of one micro-batch, and train.batch.micro cuts the {} "
+                      "samples of a rank into several; with {} there is one",
+                      each, each));
     return all;
   }
 
@@ -405,7 +421,8 @@ class Compilation {
     options.loss_scaling = loss_scaling(job_.precision.loss_scale);
     options.data = &data;
     options.compression = compression;
-    options.offload = {space_of(job_.strategy.offload.optimizer), hardware_.offload_chunk};
+    const OffloadJob& offload = job_.strategy.offload;
+    options.offload = {space_of(offload.optimizer), space_of(offload.gradients), hardware_.offload_chunk};
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
     options.target = hardware_.target;

@@ -122,12 +122,14 @@ class Settling {
   }
 
   void offload(bool cuda) {
-    const OffloadTo where = loaded_.job.strategy.offload.optimizer;
-    if (where == OffloadTo::host && !cuda)
-      add("strategy.offload.optimizer", "on a CPU the device is the host", "none or disk");
-    if (where == OffloadTo::disk && cuda)
-      add("strategy.offload.optimizer", "files are read into the memory of a CPU; a GPU's host keeps states for it",
-          "none or host");
+    const OffloadJob& offload = loaded_.job.strategy.offload;
+    for (const auto& [key, where] :
+         {std::pair("optimizer", offload.optimizer), std::pair("gradients", offload.gradients)}) {
+      const std::string path = std::string("strategy.offload.") + key;
+      if (where == OffloadTo::host && !cuda) add(path, "on a CPU the device is the host", "none or disk");
+      if (where == OffloadTo::disk && cuda)
+        add(path, "files are read into the memory of a CPU; beside a GPU its host has memory", "none or host");
+    }
   }
 
   void price(double price) {

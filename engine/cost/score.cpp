@@ -47,6 +47,8 @@ std::int64_t largest(const std::vector<Piece>& units, std::int64_t Piece::*eleme
 std::int64_t gradient_bytes(const Job& job, const Candidate& candidate, const ResolvedData& data, const Piece& stage,
                             const std::vector<Piece>& units) {
   const std::int64_t reduce = size_of(job.precision.reduce);
+  if (job.strategy.offload.gradients != OffloadTo::none)  // one leaves while the next is made
+    return std::min(stage.trained, 2 * largest(units, &Piece::trained)) * reduce;
   return data.shard_gradients && data.reduce == Reduce::micro_batch
              ? (candidate.sliced(stage.trained, stage.own_trained) +
                 std::min(stage.trained, 2 * largest(units, &Piece::trained))) *

@@ -551,11 +551,17 @@ Fields offload() {
                "Where master weights and the optimizer's states are kept: on the device, in the memory of a GPU's "
                "host, or in a file of each rank.",
                {word(places)}, "none"),
-      optional("gradients", "The same of gradients; only none so far.", {word(places)}, "none"),
+      optional("gradients",
+               "The same of gradients, from the backward pass to the update, of steps of one micro-batch without a "
+               "pipeline.",
+               {word(places)}, "none"),
       optional("parameters", "The same of working copies; only none so far.", {word(places)}, "none"),
       optional("activations", "The same of activations; only none so far.", {word(places)}, "none"),
       optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
           .when("optimizer", {"disk"}),
+      optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
+          .when("optimizer", {"none", "host"})
+          .when("gradients", {"disk"}),
   };
 }
 

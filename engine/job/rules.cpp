@@ -388,18 +388,33 @@ class Rules {
 
   // What comes to the device in parts is updated element by element, and by one rank for all.
   void offload() {
-    const std::string& where = text("strategy.offload.optimizer");
-    if (where.empty() || where == "none") return;
+    const std::string &where = text("strategy.offload.optimizer"), &gradients = text("strategy.offload.gradients");
+    const auto is_kept = [](const std::string& place) { return !place.empty() && place != "none"; };
+    if (!is_kept(where) && !is_kept(gradients)) return;
+    if (is_kept(gradients)) offloaded_gradients();
+    const std::string key = is_kept(where) ? "strategy.offload.optimizer" : "strategy.offload.gradients";
     const CheckedValue* dir = checked_.find("checkpoint.dir");
-    if (where == "disk" && text("strategy.offload.dir") == "auto" && dir != nullptr && dir->node.is_null())
+    if ((where == "disk" || gradients == "disk") && text("strategy.offload.dir") == "auto" && dir != nullptr &&
+        dir->node.is_null())
       add("strategy.offload.dir", "auto is checkpoint.dir, which is null", "a folder; or a checkpoint.dir");
     for (const auto& [path, value] : checked_.values)
       if (path.starts_with("train.") && path.ends_with("optimizer.name") && value.node.text == "muon")
-        add(path, "muon updates whole matrices, and an optimizer that is kept off the device comes there in parts",
-            "adamw, adam, lion, sgd; or strategy.offload.optimizer: none");
+        add(path, "muon updates whole matrices, and what is kept off the device comes there in parts",
+            "adamw, adam, lion, sgd; or " + key + ": none");
     if (text("strategy.data.kind") == "local_sgd")
-      add("strategy.offload.optimizer", "local_sgd averages states, which have to be on the device",
-          "none; or another strategy.data.kind");
+      add(key, "local_sgd averages states, which have to be on the device", "none; or another strategy.data.kind");
+  }
+
+  // They leave as soon as the backward pass has made them.
+  void offloaded_gradients() {
+    const Integer stages = integer("strategy.pipeline.degree");
+    if (stages && *stages > 1)
+      add("strategy.offload.gradients", "stages of a pipeline sum the gradients of several micro-batches on the device",
+          "none; or no strategy.pipeline");
+    const std::string& compression = text("strategy.data.compression");
+    if (!compression.empty() && compression != "none")
+      add("strategy.offload.gradients", "what compression sends of a gradient comes after the gradients of later units",
+          "none; or strategy.data.compression: none");
   }
 
   void training_rows() {

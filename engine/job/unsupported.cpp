@@ -16,11 +16,10 @@ std::vector<Diagnostic> unsupported(const LoadedJob& loaded) {
   const OffloadJob& offload = loaded.job.strategy.offload;
   const auto stay = [&](OffloadTo where, std::string_view key, const char* what) {
     if (where != OffloadTo::none)
-      mistakes.push_back(loaded.at(std::string("strategy.offload.").append(key),
-                                   std::string(what) + " stay on the device",
-                                   "none; what can be kept off the device are masters and states: optimizer"));
+      mistakes.push_back(
+          loaded.at(std::string("strategy.offload.").append(key), std::string(what) + " stay on the device",
+                    "none; what can be kept off the device are masters and states (optimizer), and gradients"));
   };
-  stay(offload.gradients, "gradients", "gradients");
   stay(offload.parameters, "parameters", "working copies");
   stay(offload.activations, "activations", "activations");
   return mistakes;

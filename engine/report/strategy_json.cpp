@@ -72,9 +72,11 @@ Json explicit_strategy(const StrategyJob& strategy, const Mesh& mesh) {
   if (mesh.size(Axis::context) > 1)
     json["context"] = {{"degree", mesh.size(Axis::context)}, {"kind", text(strategy.context.kind)}};
   if (pipeline > 1) json["pipeline"] = pipeline_json(strategy.pipeline, pipeline);
-  if (const OffloadJob& offload = strategy.offload; offload.optimizer != OffloadTo::none) {
-    json["offload"] = {{"optimizer", text(offload.optimizer)}};
-    if (offload.optimizer == OffloadTo::disk) json["offload"]["dir"] = offload.dir;
+  const OffloadJob& offload = strategy.offload;
+  if (offload.optimizer != OffloadTo::none || offload.gradients != OffloadTo::none) {
+    json["offload"] = {{"optimizer", text(offload.optimizer)}, {"gradients", text(offload.gradients)}};
+    if (offload.optimizer == OffloadTo::disk || offload.gradients == OffloadTo::disk)
+      json["offload"]["dir"] = offload.dir;
   }
   json["wrap"] = wrap_json(strategy.wrap);
   return json;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -261,4 +262,90 @@ TEST_CASE("the proof names what is used before it is here, overwritten before it
             update->region.buffer = plan.roles[0].units[0].parameters().region.buffer;
   };
   CHECK(has(refusal(right, on_disk), "touches what is off the device"));
+}
+
+// Squares of gradients are summed in f64 as the backward pass makes them, in another order of units: where that changes
+// a bit of the norm, it is its last.
+TEST_CASE("with gradients on disk too every strategy trains to the same bits, and holds two units of them at most") {
+  const EnvironmentSetting one_thread("TRAINER_THREADS", "1");
+  const MixedJobs jobs;
+  int folder = 0;
+  for (const auto& [line, more] : std::vector<std::pair<std::string, Overrides>>{
+           {"gpt ddp m1", {}},
+           {"llama ddp m1 bf16 wrap:transformer", {"precision.reduce=bf16"}},
+           {"gpt r2 ddp m1 bf16 wrap:transformer", {}},
+           {"gpt r4 zero1 m1 bf16 wrap:transformer", {"train.optimizer.states=int8"}},
+           {"llama r4 zero2 m1 bf16", {}},
+           {"llama r4 full_shard m1 wrap:transformer sharded", {}},
+           {"packed r4 hybrid2 m1 wrap:size bf16", {}},
+           {"gpt r4 zero1 t2 sp m1 bf16", {}},
+           {"llama r4 zero1 c2 m1 bf16", {}},
+           {"llama r2 full_shard m1 lora bf16", {}}}) {
+    CAPTURE(line);
+    for (const std::string optimizer : {"disk", "none"}) {
+      CAPTURE(optimizer);
+      const LoadedJob plain = jobs.load(line, "plain" + std::to_string(folder), more),
+                      loaded =
+                          jobs.load(line, "disk" + std::to_string(folder++),
+                                    both({"strategy.offload={gradients: disk, optimizer: " + optimizer + "}"}, more));
+      const CompiledJob job = in_small_chunks(loaded);
+      const Trained want = run(plain), got = run(loaded, job);
+      CHECK(got.loss == want.loss);
+      for (std::size_t step = 0; step < want.grad_norm.size(); ++step)
+        CHECK(std::fabs(got.grad_norm[step] / want.grad_norm[step] - 1) < 1.5 * 0x1p-23);
+      CHECK(largest_difference(tensors_of(got.report.checkpoint), tensors_of(want.report.checkpoint)) == 0);
+      for (int rank = 0; rank < job.plan.mesh.world_size(); ++rank) {
+        const Role& role = job.plan.role_of(rank);
+        const RankReport& told = got.report.ranks[static_cast<std::size_t>(rank)];
+        CHECK(told.allocated_bytes == role.total_bytes);
+        CHECK(told.allocated_offload_bytes == role.disk_bytes);
+        const std::int64_t width = size_of(loaded.job.precision.reduce);
+        std::int64_t gradients = 0;
+        for (const Unit& unit : role.units)
+          if (unit.trained()) gradients += aligned(width * unit.slice());
+        CHECK(role.disk_bytes == gradients + (optimizer == "disk" ? formula(role, true) : 0));
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients on disk that are of several micro-batches, or of stages, are refused at their key") {
+  const MixedJobs jobs;
+  const auto refusal_of = [&](const std::string& line) {
+    try {
+      in_small_chunks(jobs.load(line, "run", {"strategy.offload={gradients: disk}"}));
+    } catch (const JobError& error) {
+      return error.diagnostics().front().path;
+    }
+    return std::string();
+  };
+  CHECK(refusal_of("gpt ddp m2") == "strategy.offload.gradients");
+  CHECK(refusal_of("gpt r2 ddp p2 1f1b m4") == "strategy.offload.gradients");
+  CHECK(refusal_of("gpt ddp m1").empty());
+}
+
+TEST_CASE("the proof names a gradient of a step before, and one of other elements") {
+  const MixedJobs jobs;
+  const Plan right =
+      in_small_chunks(jobs.load("llama r2 ddp m1 bf16", "run", {"strategy.offload={optimizer: disk, gradients: disk}"}))
+          .plan;
+  REQUIRE(violations(right).empty());
+  const auto of_gradient = [&](Plan& plan, Stream stream) {
+    std::vector<Issued>& step = step_of(plan);
+    return std::find_if(step.begin(), step.end(), [&](const Issued& one) {
+      const auto* move = std::get_if<Move>(&one.instruction);
+      return move != nullptr && one.stream == stream && plan.roles[0].name(move->name).ends_with(".gradient");
+    });
+  };
+  const auto not_kept = [&](Plan& plan) { step_of(plan).erase(of_gradient(plan, Stream::store)); };
+  CHECK(has(refusal(right, not_kept), "with gradients that are"));
+  const auto others = [&](Plan& plan) {
+    auto second = std::find_if(of_gradient(plan, Stream::fetch) + 1, step_of(plan).end(), [&](const Issued& one) {
+      const auto* move = std::get_if<Move>(&one.instruction);
+      return move != nullptr && one.stream == Stream::fetch && move->from.region.offset > 0 &&
+             plan.roles[0].name(move->name).ends_with(".gradient");
+    });
+    std::get<Move>(second->instruction).from.region.offset = 0;
+  };
+  CHECK(has(refusal(right, others), "takes the gradient of other elements than it updates"));
 }

@@ -122,8 +122,11 @@ class Passes {
       for (std::size_t unit : now.opens[i]) open(unit);
       emit_.node(memory, now.nodes[i], action.micro_batch);
       for (std::size_t unit : now.closes[i]) close(unit);
-      for (std::size_t unit : now.completes[i])
-        options_.data->gradient_ready(role_.units[unit], {.last = --completions_[unit] == 0}, step_);
+      for (std::size_t unit : now.completes[i]) {
+        const bool last = --completions_[unit] == 0;
+        options_.data->gradient_ready(role_.units[unit], {.last = last}, step_);
+        if (last) step_.keep_gradient(role_.units[unit]);
+      }
     }
   }
 

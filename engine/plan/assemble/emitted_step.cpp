@@ -219,42 +219,62 @@ void EmittedStep::sum_over_stages() {
   }
 }
 
-BufferId EmittedStep::sum_of_squares(int stage) {
-  const BufferId squares = emit_.buffer("norm", Category::activations, size_of(DType::f64));
-  bool add = false;
-  const auto sum = [&](const Unit& unit, const Region& region, const Attributes& extra) {
+// Of a gradient on the device, which is added to those of other units.
+void EmittedStep::add_squares(const Unit& unit) {
+  const Region region = gradient(unit);
+  const auto sum = [&](const Attributes& extra) {
+    const bool add = squares_ >= 0;
+    if (!add) squares_ = emit_.buffer("norm", Category::activations, size_of(DType::f64));
     const auto why = emit_.because(For::norm, unit);
     const std::int64_t elements = region.bytes / size_of(options_.reduce);
     Signature signature{Op::sum_squares, extra, {flat(options_.reduce, elements), scalar(DType::f64)}};
     signature.attributes.set("accumulate", add);
-    const Operand target = add ? Operand(Update{emit_.whole(squares)}) : Operand(Write{emit_.whole(squares)});
+    const Operand target = add ? Operand(Update{emit_.whole(squares_)}) : Operand(Write{emit_.whole(squares_)});
     emit_.launch(unit.name, signature, {Read{region}, target},
                  elements < unit.elements ? slice_origin(unit, elements, options_.mesh) : Affine{});
-    add = true;
   };
+  reduced_[index(unit)].squared = true;
+  const std::vector<UnitRun> runs = runs_of(unit, options_.mesh);
+  if (std::all_of(runs.begin(), runs.end(), [](const UnitRun& run) { return run.alike.empty(); })) return sum({});
+  for (std::size_t first = 0, last = 0; first < runs.size(); first = last) {
+    while (last < runs.size() && runs[last].alike == runs[first].alike) ++last;
+    const double copies = options_.mesh.group_size(runs[first].alike);
+    sum({{"first", runs[first].elements.first}, {"last", runs[last - 1].elements.last}, {"scale", 1.0 / copies}});
+  }
+}
+
+BufferId EmittedStep::sum_of_squares(int stage) {
   const bool slices = options_.data->layout().shard_states;
   for (const Unit& unit : role_.units) {
-    if (!unit.trained()) continue;
+    if (!unit.trained() || reduced_[index(unit)].squared) continue;
     if (!reduced_[index(unit)].partial_summed) sum_partial(unit);
-    const Region region = gradient(unit);
     if (!unit.stages.empty() && unit.stages.front() != stage) continue;  // counted there
-    const std::vector<UnitRun> runs = runs_of(unit, options_.mesh);
-    if (std::all_of(runs.begin(), runs.end(), [](const UnitRun& run) { return run.alike.empty(); })) {
-      sum(unit, region, {});
-      continue;
-    }
-    for (std::size_t first = 0, last = 0; first < runs.size(); first = last) {
-      while (last < runs.size() && runs[last].alike == runs[first].alike) ++last;
-      const double copies = options_.mesh.group_size(runs[first].alike);
-      sum(unit, region,
-          {{"first", runs[first].elements.first}, {"last", runs[last - 1].elements.last}, {"scale", 1.0 / copies}});
-    }
+    add_squares(unit);
   }
   const auto why = emit_.because({.phase = For::norm});
-  if (!add) emit_.zero("norm", emit_.whole(squares));
+  if (squares_ < 0) {
+    squares_ = emit_.buffer("norm", Category::activations, size_of(DType::f64));
+    emit_.zero("norm", emit_.whole(squares_));
+  }
   const Axes axes = (Axis::pipeline | Axis::expert) | Axis::tensor | (slices ? kSliceAxes : Axes{});
-  emit_.all_reduce("norm", DType::f64, axes, emit_.whole(squares));
-  return squares;
+  emit_.all_reduce("norm", DType::f64, axes, emit_.whole(squares_));
+  return squares_;
+}
+
+void EmittedStep::keep_gradient(const Unit& unit) {
+  if (options_.offload.gradients == Space::device) return;
+  CHECK(options_.micro_batches == 1 && later_.empty() && unit.stages.empty(), "a gradient that is kept is complete");
+  if (!reduced_[index(unit)].partial_summed) sum_partial(unit);
+  add_squares(unit);
+  const auto why = emit_.because(For::reduce, unit);
+  const Region here = gradient(unit);
+  const std::string text = unit.name + ".gradient";
+  const Region home =
+      emit_.whole(emit_.persistent(text + ".kept", Category::gradients, here.bytes, options_.offload.gradients));
+  emit_.issue(Stream::store, Move{emit_.name(text), {here}, {home}});
+  emit_.drop_gradient(unit);
+  reduced_[index(unit)].slice = home;
+  staged_.add_gradient(unit, home, size_of(options_.reduce));
 }
 
 // ---- Update ------------------------------------------------------------------------------------------------------
@@ -318,7 +338,7 @@ std::vector<std::pair<TensorDesc, Operand>> EmittedStep::operands_of(UnitUpdate&
         break;
       case Of::gradient:
         operands.emplace_back(flat(options_.reduce, elements),
-                              Read{part_of(gradient(unit), chunk.elements, size_of(options_.reduce))});
+                              Read{chunk.here(part_of(gradient(unit), chunk.elements, size_of(options_.reduce)))});
         break;
       case Of::states:
         for (const StateSpec& state : op.states)

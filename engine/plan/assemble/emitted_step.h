@@ -41,6 +41,8 @@ class EmittedStep final : public Step {
   BufferId sum_of_squares(int stage);
   /// The working copy (this rank's slice of it) from the master, where it is another buffer.
   void renew_working(const Unit& unit);
+  /// The unit's gradient is complete: its part of the norm is summed, and it is kept off the device until the update.
+  void keep_gradient(const Unit& unit);
   /// Asks for the first of what the update needs and is kept off the device.
   void fetch_ahead() { staged_.begin(); }
 
@@ -55,6 +57,7 @@ class EmittedStep final : public Step {
   void catch_up();
   struct UnitUpdate;
   void next_op(UnitUpdate& one);
+  void add_squares(const Unit& unit);
   void update_in_chunks(const Unit& unit);
   void launch(UnitUpdate& one, const UpdateOp& op, const StagedUnits::Chunk& chunk);
   std::vector<std::pair<TensorDesc, Operand>> operands_of(UnitUpdate& one, const UpdateOp& op,
@@ -67,10 +70,11 @@ class EmittedStep final : public Step {
   Emitter& emit_;
   Role& role_;
   const AssembleOptions& options_;
-  // Of each unit: the slice that its gradients were reduced to, and whether sums over the tensor axis are done.
+  // Of each unit: the slice that its gradients were reduced to, or where they are kept, and whether sums over the
+  // tensor axis are done and those of squares.
   struct Reduced {
     Region slice;
-    bool partial_summed = false;
+    bool partial_summed = false, squared = false;
   };
   std::vector<Reduced> reduced_;
   std::vector<std::function<void()>> later_;  // what the next unit's reduction issues first
@@ -82,6 +86,7 @@ class EmittedStep final : public Step {
     std::vector<std::pair<Axes, Region>> gathers{};  // over which axes, of what
   };
   std::vector<UnitUpdate> updates_;                   // in the order of units, those that run ahead first
+  BufferId squares_ = -1;                             // -1: nothing is summed yet
   StagedUnits staged_, masters_;                      // of the update; of copies from masters
   std::map<std::uint8_t, std::vector<double>> work_;  // of the owners of whole matrices over those axes, in FLOPs
   std::vector<std::unique_ptr<ReductionContext>>

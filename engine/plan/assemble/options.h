@@ -41,6 +41,7 @@ struct OptimizerSpec {
 /// What is kept off the device, and comes there for its use.
 struct OffloadOptions {
   Space optimizer = Space::device;             ///< masters that are no working copies, and the states of optimizers
+  Space gradients = Space::device;             ///< from a unit's last gradient to its update; then micro_batches is 1
   std::int64_t chunk = std::int64_t{4} << 20;  ///< elements that come at a time
 };
 

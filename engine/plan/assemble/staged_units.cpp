@@ -19,7 +19,7 @@ std::vector<StagedUnits::Chunk::Part> homes(const Role& role, const Unit& unit, 
                                             bool states) {
   std::vector<StagedUnits::Chunk::Part> parts;
   const auto add = [&](const Slot& slot, const std::string& name, const Region& home) {
-    if (role.space_of(slot.region) != Space::device) parts.push_back({unit.name + "." + name, home, {}});
+    if (role.space_of(slot.region) != Space::device) parts.push_back({unit.name + "." + name, home});
   };
   add(unit.parameters(), "master", part_of(unit.parameters().region, elements, size_of(DType::f32)));
   for (const Slot& slot : unit.slots) {
@@ -38,8 +38,8 @@ Region StagedUnits::Chunk::here(const Region& home) const {
 }
 
 StagedUnits::StagedUnits(Emitter& emit, const Role& role, const AssembleOptions& options, bool states)
-    : emit_(emit), role_(role) {
-  if (options.offload.optimizer == Space::device) return;
+    : emit_(emit), role_(role), gradients_(states && options.offload.gradients != Space::device) {
+  if (options.offload.optimizer == Space::device && !gradients_) return;
   std::int64_t elements = 0;
   for (const Unit& unit : role.units) elements += unit.trained() ? unit.slice() : 0;
   const std::int64_t most = std::max(options.offload.chunk, round_up(elements / kMostChunks, kStep));
@@ -54,12 +54,18 @@ void StagedUnits::add(const Unit& unit, std::int64_t most, bool states) {
   for (std::int64_t first = 0; first < slice; first += each) {
     Chunk chunk{&unit, {first, std::min(first + each, slice)}};
     chunk.parts = homes(role_, unit, chunk.elements, states);
-    if (!chunk.parts.empty()) chunks_.push_back(std::move(chunk));
+    if (!chunk.parts.empty() || gradients_) chunks_.push_back(std::move(chunk));
   }
 }
 
 bool StagedUnits::has(const Unit& unit) const {
   return std::ranges::find(chunks_, &unit, &Chunk::unit) != chunks_.end();
+}
+
+void StagedUnits::add_gradient(const Unit& unit, const Region& home, std::int64_t width) {
+  for (Chunk& chunk : chunks_)
+    if (chunk.unit == &unit)
+      chunk.parts.push_back({unit.name + ".gradient", part_of(home, chunk.elements, width), {}, false});
 }
 
 void StagedUnits::begin() { fetch_until(next_ + 1); }
@@ -85,6 +91,7 @@ void StagedUnits::fetch_until(std::size_t end) {
 void StagedUnits::move(const Chunk& chunk, bool here) {
   const auto why = emit_.because(Provenance::Phase::update, *chunk.unit);
   for (const Chunk::Part& part : chunk.parts) {
+    if (!here && !part.changes) continue;
     const NameId name = emit_.name(part.name);
     if (here)
       emit_.issue(Stream::fetch, Move{name, {part.home}, {part.here}});

@@ -19,7 +19,8 @@ class StagedUnits {
   struct Chunk {
     struct Part {
       std::string name;
-      Region home, here;
+      Region home, here{};
+      bool changes = true;  ///< false: it need not go back
     };
     const Unit* unit = nullptr;
     ElementRange elements;
@@ -34,6 +35,8 @@ class StagedUnits {
   StagedUnits(Emitter& emit, const Role& role, const AssembleOptions& options, bool states);
 
   bool has(const Unit& unit) const;
+  /// The unit's gradient of so many bytes an element lies at `home`, and comes with its chunks.
+  void add_gradient(const Unit& unit, const Region& home, std::int64_t width);
   /// Asks for the first chunk; what is issued next runs beside that.
   void begin();
   /// work(chunk) for each chunk of the unit, here; if `changed`, it is then moved back.
@@ -46,6 +49,7 @@ class StagedUnits {
 
   Emitter& emit_;
   const Role& role_;
+  const bool gradients_;  // some are kept off the device
   std::vector<Chunk> chunks_;
   std::size_t next_ = 0, fetched_ = 0;
 };

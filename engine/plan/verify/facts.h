@@ -81,8 +81,10 @@ struct Facts {
     Kind kind = Kind::values;
     Op made_by{};            ///< of an update
     std::int32_t unit = -1;  ///< of an update, in Role::units
-    std::int64_t home = 0;   ///< of what is staged or updated: by how much its address at home is further
-    friend bool operator==(const Content&, const Content&) = default;
+    std::int64_t home = 0;   ///< of what was moved here: by how much its address at home is further
+    friend bool operator==(const Content& a, const Content& b) {
+      return a.kind == b.kind && a.made_by == b.made_by && a.unit == b.unit;
+    }
   };
   Content content;
   bool is(Content::Kind kind) const { return content.kind == kind; }

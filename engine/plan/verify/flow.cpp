@@ -61,6 +61,7 @@ void Flow::declare() {
     const bool sum = sums_.contains(static_cast<BufferId>(&buffer - role_.buffers.data()));
     if (plan_.drifts)
       for (Axis axis : kBatchAxes) facts.on(axis) = sum ? Held{Placement::replicate(), Note::drifted} : Held::version();
+    if (buffer.space != Space::device && buffer.category == Category::gradients) facts = {};  // of a step before
     memory_.assign(buffer.offset, buffer.offset + buffer.bytes, facts);
   }
   for (const auto& [id, dtype] : {std::pair(role_.scalars, DType::f32), std::pair(role_.applied, DType::i32),
@@ -103,6 +104,8 @@ void Flow::declare_unit(std::size_t index) {
   const Slot &parameters = unit.parameters(), &working = unit.working();
   const bool inside =
       parameters.region.buffer == working.region.buffer;  // the working copy is the master, or around it
+  for (const Slot& slot : unit.slots)
+    if (slot.persistent && role_.space_of(slot.region) != Space::device) kept_.insert(slot.region.buffer);
   for (const Slot& slot : unit.slots)
     if (slot.kind == Slot::Kind::working || (slot.kind == Slot::Kind::master && !inside) || is_state(slot))
       declare(slot.region, lies(index, slot_elements(slot), slot.spec.dtype()));
@@ -395,8 +398,7 @@ std::int64_t Flow::home_of(const Region& region) {
   std::optional<std::int64_t> home;
   bool one = true;
   for_each_piece(region, [&](const FactRange& piece) {
-    const bool moved = piece.facts.is(Content::staged) || piece.facts.is(Content::updated);
-    const std::int64_t further = moved ? piece.facts.content.home : 0;
+    const std::int64_t further = piece.facts.content.home;
     one = one && further == home.value_or(further);
     home = further;
   });
@@ -409,16 +411,16 @@ bool Flow::all_updated(const Region& region) {
   return all;
 }
 
-// Here it is a copy of what lies there; there, what was moved from there and has been updated.
+// Here it is a copy of what lies there; there, of a slot, what was moved from there and has been updated.
 void Flow::move(std::size_t i, const Move& move) {
   const Region &from = move.from.region, &to = move.to.region;
-  const bool comes = role_.space_of(to) == Space::device;
-  if (!comes && (home_of(from) != address(to) || !all_updated(from)))
+  const bool comes = role_.space_of(to) == Space::device, slot = kept_.contains((comes ? from : to).buffer);
+  if (slot && !comes && (home_of(from) != address(to) || !all_updated(from)))
     report_(i, "takes away what is not the update of what lies there");
   FactRanges pieces = read(from);
   for (FactRange& piece : pieces) {
-    piece.facts.content = {comes ? Content::staged : Content::updated};
-    if (comes) piece.facts.content.home = address(from) - address(to);
+    if (slot) piece.facts.content = {comes ? Content::staged : Content::updated};
+    piece.facts.content.home = comes ? address(from) - address(to) : 0;
     piece.facts.writer = static_cast<std::int32_t>(i);
     put(memory_, address(to), piece);
   }

@@ -44,7 +44,7 @@ class Flow {
     std::int32_t master = -1, slice = -1, working = -1;  // instructions that wrote these last
     int updates = 0;                                     // of the whole master
     std::int64_t next = 0;                               // element of the slice that the next update begins with
-    Region gradient{};                                   // that the first part was updated with
+    std::int64_t gradient = -1;                          // address at home of what the first part was updated with
     std::size_t states = 0;                              // so many of state_operands (update_operands.h) were updated
     friend bool operator==(const UnitRecord&, const UnitRecord&) = default;
   };
@@ -147,6 +147,7 @@ class Flow {
   std::map<BufferId, std::vector<std::size_t>> unit_buffers_;  // units whose master or working copy lies there
   std::map<BufferId, std::pair<std::size_t, std::int32_t>>
       packed_;               // persistent packed weight: its unit, and when it was packed last
+  std::set<BufferId> kept_;  // buffers of slots that are kept off the device
   std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
   int scalar_updates_ = 0;
   std::vector<Facts> inputs_, outputs_;  // of the launch at hand

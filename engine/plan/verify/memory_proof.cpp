@@ -352,7 +352,7 @@ class MemoryProof {
     if (comes == leaves) return report(i, "moves bytes that neither come to the device nor leave it");
     if (one.stream != (comes ? Stream::fetch : Stream::store))
       report(i, "moves bytes on a stream for another direction");
-    if (from.bytes != to.bytes || from.step != 0 || to.step != 0) report(i, "moves other bytes than it takes");
+    if (from.bytes != to.bytes || (comes ? from : to).step != 0) report(i, "moves other bytes than it takes");
   }
 
   // A pass touches what is of its micro-batch, or of none.

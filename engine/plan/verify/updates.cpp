@@ -236,9 +236,10 @@ void Flow::take_gradient(std::size_t i, std::size_t unit, const Region& gradient
                          const ElementRange& elements) {
   const bool own = role_.units[unit].stages.empty();
   const FactRanges due = lies(unit, elements, dtype), given = read(gradient);
-  Region& first = units_[unit].gradient;
-  if (elements.first == 0) first = gradient;
-  if (gradient.buffer != first.buffer || gradient.offset != first.offset + elements.first * size_of(dtype))
+  std::int64_t& first = units_[unit].gradient;
+  const std::int64_t at = home_of(gradient);
+  if (elements.first == 0) first = at;
+  if (at < 0 || at != first + elements.first * size_of(dtype))
     report_(i, "takes the gradient of other elements than it updates");
   const auto foreign = [&](const FactRange& piece) { return piece.facts.dtype && piece.facts.dtype != dtype; };
   if (std::ranges::any_of(given, foreign)) report_(i, "reads gradients of another dtype");
