@@ -21,7 +21,8 @@ TEST_CASE("plan --json has the plan's facts, and the same each time") {
   CHECK(plan["alternatives"].empty());  // the job chose itself
   CHECK(plan["hash"].get<std::string>().size() == 16);
   CHECK(plan["world_size"] == 2);
-  CHECK(plan["mesh"] == json{{"pipeline", 1}, {"replicate", 2}, {"shard", 1}, {"context", 1}, {"tensor", 1}});
+  CHECK(plan["mesh"] ==
+        json{{"pipeline", 1}, {"replicate", 2}, {"shard", 1}, {"expert", 1}, {"context", 1}, {"tensor", 1}});
   CHECK(plan["strategy"]["data"]["kind"] == "ddp");
   // wte and wpe, then of two blocks: 12 · dim² weights and 13 · dim biases and norms, then ln_f.
   CHECK(plan["parameters"] == 256 * 16 + 8 * 16 + 2 * (12 * 16 * 16 + 13 * 16) + 2 * 16);
