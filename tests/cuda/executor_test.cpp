@@ -84,8 +84,8 @@ TEST_CASE("states on the host: the same bits, issued and captured, in every orde
   for (const std::string compute : {"f32", "bf16"}) {
     CAPTURE(compute);
     const std::string precision = "precision.compute=" + compute;
-    const Trained plain = run(tests::gpu_job(jobs(), "gpt2", "gpu", fresh({precision})));
-    const GpuJob job = tests::gpu_job(jobs(), "gpt2", "host",
+    const Trained plain = run(tests::gpu_job(jobs(), "llama", "gpu", fresh({precision})));
+    const GpuJob job = tests::gpu_job(jobs(), "llama", "host",
                                       fresh({precision, "strategy={data: {kind: ddp}, offload: {optimizer: host}}"}));
     const Role& role = job.compiled.plan.roles[0];
     CHECK(role.host_bytes > 0);
