@@ -2,52 +2,74 @@
 // of each, E experts. A choice is the number of an expert, or -1: none. Sums are f32 or better, in an order that shapes
 // and choices fix.
 //
-// route            logits c [batch, seq, E], bias f32 [E] if `biased` → weights f32 [batch, seq, k], choices i32
-// [batch, seq, k]
-//                  s = softmax(logits) over the experts, or sigmoid(logits), by `score`. A token's choices are the k
-//                  largest s + bias, the largest first, the smaller number first among equals; with `groups` > 1 only
-//                  of the `top_groups` groups (neighbours, E / groups each) whose two largest s + bias have the largest
-//                  sum. weights = scale · s of the choices, with `normalize` divided by their sum (and that plus
-//                  1e-20).
-// route_grad       dweights f32, logits c, choices i32, seed f32 [1] if `losses` → dlogits c
-//                  The gradient of Σ dweights · weights, in which choices are constants, and if `losses` of seed · the
-//                  losses below.
-// expert_capacity  choices i32 [batch, seq, k] → kept i32 [batch, seq, k]
-//                  In each sample an expert keeps `capacity` choices: all first choices by position, then the second
-//                  ones …
-// router_losses    logits c, choices i32, kept i32 if `capacity`, sums f64 [2] (in place)
-//                  sums[0] += Σ over samples of aux · E · Σ_e f_e P_e + z · (mean over positions of (log Σ exp
-//                  logits)²); sums[1] += the number of -1 in kept. f_e is the share of the sample's choices that are e,
-//                  P_e the mean over its positions of s_e / Σ s.
-//                  with `counts`   sums f64 [E] (in place): sums[e] += how many choices are e; logits are not read
-//                  with `balance`  sums f64 [E], scalars f32 [4], bias f32 [E] (in place) alone:
-//                                  bias[e] −= rate · sign(sums[e] − mean of sums), unless scalars.factor is 0: the step
-//                                  is left out
-// expert_linear    x c [..., in] or [..., k, in], choices i32 [..., k], weight c [E, out, in] → y c [..., k, out] or
-// [..., out]
-//                  y[t, j] = weight[choices[t, j]] · x[t] (or x[t, j]), 0 where that is -1; without k in y the sum over
-//                  j.
-// expert_linear_grad_input   dy as y, choices, weight → dx as x: summed over j where x has no k
-// expert_linear_grad_weight  x, dy, choices → dweight r [E, out, in]; `accumulate` adds
-// weigh            x c [..., n], weights f32 [...] → y c: each row times its weight
-// row_dots         a c [..., n], b c [..., n] → dots f32 [...]: Σ a · b of each row
+// route
+//   logits c [batch, seq, E], bias f32 [E] if `biased` → weights f32 [batch, seq, k], choices i32 [batch, seq, k]
 //
+//   s = softmax(logits) over the experts, or sigmoid(logits), by `score`. A token's choices are the k largest s + bias,
+//   the largest first, the smaller number first among equals; with `groups` > 1 only of the `top_groups` groups
+//   (neighbours, E / groups each) whose two largest s + bias have the largest sum. weights = scale · s of the choices,
+//   with `normalize` divided by their sum (and that plus 1e-20).
+//
+// route_grad
+//   dweights f32, logits c, choices i32, seed f32 [1] if `losses` → dlogits c
+//
+//   The gradient of Σ dweights · weights, in which choices are constants, and if `losses` of seed · the losses below.
+//
+// expert_capacity
+//   choices i32 [batch, seq, k] → kept i32 [batch, seq, k]
+//
+//   In each sample an expert keeps `capacity` choices: all first choices by position, then the second ones …
+//
+// router_losses
+//   logits c, choices i32, kept i32 if `capacity`, sums f64 [2] (in place)
+//
+//   sums[0] += Σ over samples of aux · E · Σ_e f_e P_e + z · (mean over positions of (log Σ exp logits)²); sums[1] +=
+//   the number of -1 in kept. f_e is the share of the sample's choices that are e, P_e the mean over its positions of
+//   s_e / Σ s.
+//
+//   With `counts`, of sums f64 [E] (in place): sums[e] += how many choices are e; logits are not read.
+//
+//   With `balance`, of sums f64 [E], scalars f32 [4], bias f32 [E] (in place) alone: bias[e] −= rate · sign(sums[e] −
+//   mean of sums), unless scalars.factor is 0: the step is left out.
+//
+// expert_linear
+//   x c [..., in] or [..., k, in], choices i32 [..., k], weight c [E, out, in] → y c [..., k, out] or [..., out]
+//
+//   y[t, j] = weight[choices[t, j]] · x[t] (or x[t, j]), 0 where that is -1; without k in y the sum over j.
+//
+// expert_linear_grad_input
+//   dy as y, choices, weight → dx as x: summed over j where x has no k
+//
+// expert_linear_grad_weight
+//   x, dy, choices → dweight r [E, out, in]; `accumulate` adds
+//
+// weigh
+//   x c [..., n], weights f32 [...] → y c: each row times its weight
+//
+// row_dots
+//   a c [..., n], b c [..., n] → dots f32 [...]: Σ a · b of each row
 //
 // Where experts are cut into P parts over ranks (engine/ops/experts.cpp), with B blocks of the batch, one for each
 // rank, and buffers of `rows` rows for each part:
 //
-// expert_slots     choices → slots i32 [batch, seq, k], sources i32 [B, P, rows], numbers i32 [B, P, rows]
-//                  In a block, choices take the rows of the part that has their expert (E / P neighbours), all first
-//                  choices by position, then the second ones …: slot p · rows + r, or -1 where r would be `rows` or
-//                  more, or the choice is -1. sources[p, r] is that choice in the numbering of the block, t · k + j,
-//                  and numbers[p, r] its expert in that of the part; both are -1 in rows that nothing takes.
-// dispatch         x [batch, seq, n] or [batch, seq, k, n], slots, sources → rows [B, P, rows, n]: x of each source, or
-// 0 combine          rows, slots, sources → y as x: each token's rows, with k in y each choice's, 0 for slots -1. Sums
-// are
-//                  f32, in the order of j.
+// expert_slots
+//   choices → slots i32 [batch, seq, k], sources i32 [B, P, rows], numbers i32 [B, P, rows]
 //
-// expert_linear and its gradients with `parts` P > 1: choices [B, P, …] are numbers within part p of the weight's
-// experts. A rank's kernel has one part, and so knows no others. `filled` is for costs only.
+//   In a block, choices take the rows of the part that has their expert (E / P neighbours), all first choices by
+//   position, then the second ones …: slot p · rows + r, or -1 where r would be `rows` or more, or the choice is -1.
+//   sources[p, r] is that choice in the numbering of the block, t · k + j, and numbers[p, r] its expert in that of the
+//   part; both are -1 in rows that nothing takes.
+//
+// dispatch
+//   x [batch, seq, n] or [batch, seq, k, n], slots, sources → rows [B, P, rows, n]: x of each source, or 0
+//
+// combine
+//   rows, slots, sources → y as x: each token's rows, with k in y each choice's, 0 for slots -1
+//
+//   Sums are f32, in the order of j.
+//
+// expert_linear and its gradients with `parts` P > 1 take choices [B, P, …], which are numbers within part p of the
+// weight's experts. A rank's kernel has one part, and so knows no others. `filled` is for costs only.
 //
 // Work follows the choices, not E: rows are sorted by expert, and each expert's product is of its own.
 #pragma once
@@ -100,6 +122,30 @@ inline ExpertSizes expert_sizes(const Signature& s) {
     default:
       return expert_sizes(s, 0, 1, 2, 3);
   }
+}
+
+/// Of router_losses with `counts`.
+struct CountSizes {
+  std::int64_t choices = 0, experts = 0;
+};
+
+/// Raises Bug for operands that do not fit.
+inline CountSizes count_sizes(const Signature& s) {
+  expect_operands(s, 3);
+  const CountSizes sizes{s.operands[1].elements(), s.operands[2].elements()};
+  expect_operand(s, 1, DType::i32, sizes.choices);
+  expect_operand(s, 2, DType::f64, sizes.experts);
+  return sizes;
+}
+
+/// The experts of router_losses with `balance`. Raises Bug for operands that do not fit.
+inline std::int64_t balanced_experts(const Signature& s) {
+  expect_operands(s, 3);
+  const std::int64_t experts = s.operands[0].elements();
+  expect_operand(s, 0, DType::f64, experts);
+  expect_operand(s, 1, DType::f32, 4);
+  expect_operand(s, 2, DType::f32, experts);
+  return experts;
 }
 
 /// The sizes of what travels.

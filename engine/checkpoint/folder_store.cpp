@@ -224,7 +224,6 @@ void TensorStore::add_stacks(Stacks& stacks) {
     std::vector<std::int64_t> shape{static_cast<std::int64_t>(layers.size())};
     shape.insert(shape.end(), first.shape.begin(), first.shape.end());
     if (find(name) != nullptr) throw DataError(path_ + ": two tensors are the model's " + name);
-    parts.fp8 = fp8;
     if (fp8) parts.scales.resize(layers.size());
     add({name, fp8 ? DType::f32 : *first.dtype, Shape(shape)}, std::move(parts));
   }
@@ -239,7 +238,6 @@ void TensorStore::add_folder_tensor(const TensorEntry& entry, const std::string&
   std::vector<std::int64_t> shape = entry.shape;
   Parts parts;
   parts.parts.push_back({{0, entry.elements()}, files_.size() - 1, entry.first});
-  parts.fp8 = fp8;
   if (fp8) parts.scales.resize(1);
   if (any_matches(names.transposed, name) && shape.size() == 2) {
     parts.transposed = true;

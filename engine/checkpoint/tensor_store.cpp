@@ -108,7 +108,7 @@ void TensorStore::read(std::string_view name, const Range& range, void* out) con
   const Parts& parts = parts_[found->second];
   const std::int64_t width = size_of(info.dtype);
   auto* bytes = static_cast<std::byte*>(out);
-  if (parts.fp8) return read_fp8(parts, info.shape, range, static_cast<float*>(out));
+  if (parts.fp8()) return read_fp8(parts, info.shape, range, static_cast<float*>(out));
   if (parts.transposed) return read_transposed(parts.parts[0], info.shape, width, range, bytes);
   if (range.repeat > 1 && parts.length > 0 && parts.length != range.stride) {
     for (std::int64_t r = 0; r < range.repeat; ++r)

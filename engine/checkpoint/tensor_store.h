@@ -58,9 +58,9 @@ class TensorStore {
   struct Parts {
     std::vector<Part> parts;
     std::int64_t length = 0;
-    bool transposed = false;  // of a matrix [out, in]: the file has [in, out]
-    bool fp8 = false;         // the file has e4m3, and `scales` of each matrix a factor for each block
-    std::vector<std::vector<float>> scales{};
+    bool transposed = false;                   // of a matrix [out, in]: the file has [in, out]
+    std::vector<std::vector<float>> scales{};  // the file has e4m3: for each matrix, a factor for each block
+    bool fp8() const { return !scales.empty(); }
   };
 
   void add(TensorInfo info, Parts parts);

@@ -106,9 +106,9 @@ class Enumeration {
       impossible("expert", fixed, "does not divide the " + std::to_string(space_.world_size) + " ranks");
     if (!free_.expert) return {fixed};
     std::vector<int> result{1};
-    const bool alone = !goes_with_experts();
-    for (int degree = 2; !alone && degree <= std::min<std::int64_t>(profiles_.experts(), space_.world_size); ++degree)
-      if (profiles_.experts() % degree == 0 && space_.world_size % degree == 0 &&
+    const std::int64_t all = goes_with_experts() ? profiles_.experts() : 1;
+    for (int degree = 2; degree <= std::min<std::int64_t>(all, space_.world_size); ++degree)
+      if (all % degree == 0 && space_.world_size % degree == 0 &&
           (space_.ranks_per_node % degree == 0 || degree % space_.ranks_per_node == 0))
         result.push_back(degree);
     return result;

@@ -87,10 +87,9 @@ std::vector<std::string> whole_modules(const Adapter& adapter) {
 /// What the base's own program calls a module or tensor.
 std::string disk_name(const Adapter& adapter, const std::string& name) {
   if (!adapter.folder || adapter.folder->names.prefixes.empty()) return name;
-  const auto& renamed = adapter.folder->names.renamed;
-  for (const std::string& whole : {name, name + ".weight"})  // these have no prefix
-    if (std::ranges::find(renamed, std::pair(whole, whole)) != renamed.end()) return name;
-  return adapter.folder->names.prefixes.front() + name;
+  const DiskNames& names = adapter.folder->names;
+  const std::string weight = with_prefix(names, name + ".weight");  // of a module
+  return weight == name + ".weight" ? name : with_prefix(names, name);
 }
 
 /// The end of a name after its last number, a layer's: "self_attn.q_proj" of "model.layers.3.self_attn.q_proj".

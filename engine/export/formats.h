@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "engine/core/disk_names.h"
 #include "engine/export/export.h"
 #include "engine/export/source.h"
 
@@ -26,6 +27,9 @@ class Progress {
   const Options& options_;
   std::int64_t total_, done_ = 0;
 };
+
+/// What the files of a model folder call a parameter: behind their prefix, but for names that stay as they are.
+std::string with_prefix(const DiskNames& names, const std::string& name);
 
 /// A file of this text, synced.
 void write_text(const std::string& path, const std::string& text);

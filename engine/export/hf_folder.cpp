@@ -89,8 +89,7 @@ std::vector<Placed> place_all(const Source& source, Precision precision) {
     Placed one{&info, info.name,
                false, info.shape,
                0,     is_router_bias(info.name) ? Precision::f32 : precision};  // as transformers holds it
-    const bool stays = std::ranges::find(names.renamed, std::pair(info.name, info.name)) != names.renamed.end();
-    if (!plain && !stays && !names.prefixes.empty()) one.name = names.prefixes.front() + info.name;
+    if (!plain) one.name = with_prefix(names, info.name);
     one.transposed = info.shape.rank() == 2 && matches_any(names.transposed, info.name);
     if (one.transposed) one.shape = Shape{info.shape[1], info.shape[0]};
     for (Placed& each : in_files(std::move(one), names)) placed.push_back(std::move(each));
@@ -209,6 +208,11 @@ void write_small_files(const Source& source, const std::string& path, DType dtyp
 }
 
 }  // namespace
+
+std::string with_prefix(const DiskNames& names, const std::string& name) {
+  const bool stays = std::ranges::find(names.renamed, std::pair(name, name)) != names.renamed.end();
+  return stays || names.prefixes.empty() ? name : names.prefixes.front() + name;
+}
 
 void write_text(const std::string& path, const std::string& text) {
   const Descriptor file = create_file(path);

@@ -386,7 +386,7 @@ class Rules {
       add("strategy.context.degree", "dpo compares whole sequences, which cannot be cut over ranks", "1");
   }
 
-  // What comes to the device in parts is updated element by element, and by one rank for all.
+  // States that are moved in chunks need an optimizer that updates each element by itself, on one rank.
   void offload() {
     const std::string &where = text("strategy.offload.optimizer"), &gradients = text("strategy.offload.gradients");
     const auto is_kept = [](const std::string& place) { return !place.empty() && place != "none"; };

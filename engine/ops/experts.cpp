@@ -247,7 +247,7 @@ Placed shard_blocks(const Graph&, const Node& node, Placing in) {
   return std::ranges::all_of(in, is_block) ? all(node, in[0]) : Placed{};
 }
 
-/// Linear in rows besides.
+/// These ops are linear in their rows, so a partial sum stays one.
 Placed shard_moved_rows(const Graph& graph, const Node& node, Placing in) {
   if (in[0].is_partial() && in[1].is_replicate() && in[2].is_replicate()) return all(node, in[0]);
   return shard_blocks(graph, node, in);

@@ -2,7 +2,11 @@
 // first pass.
 #pragma once
 
+#include <string>
 #include <string_view>
+
+#include "engine/core/op_record.h"
+#include "engine/graph/graph.h"
 
 namespace trainer {
 
@@ -16,5 +20,13 @@ inline constexpr std::string_view kRouterSums = "router_sums";
 inline constexpr std::string_view kBalanceBias = "e_score_correction_bias";
 /// f64 [experts]: how many choices of the step so far are each expert; there where the bias moves.
 inline constexpr std::string_view kExpertCounts = "expert_counts";
+
+inline std::string bias_of_router(const std::string& router) { return router + "." + std::string(kBalanceBias); }
+inline std::string counts_of_router(const std::string& router) { return router + "." + std::string(kExpertCounts); }
+/// Whether a tensor of a model is the bias of a router.
+inline bool is_router_bias(std::string_view name) { return name.ends_with(bias_of_router("")); }
+
+/// Whether a node counts the choices of a router whose bias moves. It has the name of the router.
+inline bool counts_choices(const Node& node) { return node.op == Op::router_losses && flag(node, "counts"); }
 
 }  // namespace trainer

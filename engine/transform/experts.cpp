@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "engine/core/op_record.h"
-#include "engine/ops/router_states.h"
 
 namespace trainer {
 namespace {
@@ -78,10 +77,12 @@ class Placing {
     if (!training_) node.attributes.set("aux", 0.0), node.attributes.set("z", 0.0);
     const Attributes attributes{{"score", text(node, "score")}, {"aux", aux}, {"z", z}};
     graph_.nodes.push_back(std::move(node));
-    if (training_ && rate > 0) count_choices(counting, rate, logits, choices);
+    if (training_ && rate > 0)
+      count(counting, {{"counts", true}, {"rate", rate}}, {logits, choices}, counts_of_router(counting.name),
+            shape(logits)[-1]);
     if (!training_ || (aux == 0 && z == 0)) return;
     state(kRouterSeed, {DType::f32, Shape{1}});
-    count(like, attributes, {logits, choices});
+    count(like, attributes, {logits, choices}, kRouterSums, 2);
   }
 
   /// By how much each step moves the router's bias; 0: it has none, or one that stays. The router that is left does not
@@ -96,19 +97,20 @@ class Placing {
     return rate;
   }
 
-  void count_choices(Node node, double rate, ValueId logits, ValueId choices) {
-    node.attributes = {{"counts", true}, {"rate", rate}};
-    node.inputs = {logits, choices,
-                   state(node.name + "." + std::string(kExpertCounts), {DType::f64, Shape{shape(logits)[-1]}})};
+  /// A node that adds to so many sums, which are a state.
+  void count(Node node, const Attributes& attributes, std::vector<ValueId> inputs, std::string_view sums,
+             std::int64_t size) {
+    node.attributes = attributes;
+    node.inputs = std::move(inputs);
+    node.inputs.push_back(state(sums, {DType::f64, Shape{size}}));
     graph_.nodes.push_back(std::move(node));
   }
 
-  /// A node that adds to the sums of routers.
-  void count(Node node, const Attributes& attributes, std::vector<ValueId> inputs) {
-    node.attributes = attributes;
-    node.inputs = std::move(inputs);
-    node.inputs.push_back(state(kRouterSums, {DType::f64, Shape{2}}));
-    graph_.nodes.push_back(std::move(node));
+  /// In training, the choices that are none in `kept`.
+  void count_left_out(const Node& node, ValueId choices, ValueId kept) {
+    if (training_)
+      count(node_like(node, node.name + ".left_out", Op::router_losses), {{"capacity", true}},
+            {logits_.at(choices), choices, kept}, kRouterSums, 2);
   }
 
   ValueId state(std::string_view name, const Spec& spec) {
@@ -128,9 +130,7 @@ class Placing {
     keep.outputs = {graph_.add_value({.name = keep.name, .spec = {DType::i32, shape(choices)}})};
     const ValueId result = keep.outputs[0];
     graph_.nodes.push_back(std::move(keep));
-    if (training_)
-      count(node_like(node, node.name + ".left_out", Op::router_losses), {{"capacity", true}},
-            {logits_.at(choices), choices, result});
+    count_left_out(node, choices, result);
     return result;
   }
 
@@ -233,9 +233,7 @@ class Placing {
       return;
     }
     const Travel travel = slots(node, own.choices);
-    if (training_ && own.choices == chosen)
-      count(node_like(node, node.name + ".left_out", Op::router_losses), {{"capacity", true}},
-            {logits_.at(chosen), chosen, travel.slots});
+    if (own.choices == chosen) count_left_out(node, chosen, travel.slots);
     const Given theirs = dispatched(node, own, travel);
     const auto sent = static_cast<std::ptrdiff_t>(graph_.nodes.size());
     Node combine = node_like(node, node.name + ".combined", Op::combine);
@@ -264,8 +262,6 @@ class Placing {
 
 void place_experts(Graph& graph, const BuildOptions& options) { Placing(graph, options).run(); }
 
-bool counts_choices(const Node& node) { return node.op == Op::router_losses && flag(node, "counts"); }
-
 void hold_frozen_routers(Graph& graph) {
   std::set<ValueId> frozen;  // weights, then logits and counts of routers whose weight is frozen
   for (const Parameter& parameter : graph.parameters)
@@ -283,14 +279,12 @@ void hold_frozen_routers(Graph& graph) {
   std::erase_if(graph.states, [&](const GraphState& state) { return frozen.contains(state.value); });
 }
 
-bool is_router_bias(std::string_view name) { return name.ends_with("." + std::string(kBalanceBias)); }
-
 bool moves(const Graph& graph, const GraphState& state) {
   const std::string& name = graph.value(state.value).name;
   return std::ranges::any_of(graph.nodes, [&](const Node& node) {
     if (node.op == Op::batch_norm || node.op == Op::batch_norm_update)
       return std::ranges::find(node.inputs, state.value) != node.inputs.end();
-    return counts_choices(node) && name == node.name + "." + std::string(kBalanceBias);
+    return counts_choices(node) && name == bias_of_router(node.name);
   });
 }
 

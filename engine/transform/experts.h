@@ -1,9 +1,8 @@
 // Mixtures of experts as a graph has them: engine/ops/experts.cpp says of which nodes.
 #pragma once
 
-#include <string_view>
-
 #include "engine/graph/graph.h"
+#include "engine/ops/router_states.h"
 #include "engine/transform/transform.h"
 
 namespace trainer {
@@ -13,14 +12,8 @@ namespace trainer {
 /// ranks, with what takes tokens to them and back.
 void place_experts(Graph& graph, const BuildOptions& options);
 
-/// Whether a node counts the choices of a router whose bias moves.
-bool counts_choices(const Node& node);
-
 /// A router whose weight is frozen chooses as it did: its bias stays too. Comes after Parameter::trainable is set.
 void hold_frozen_routers(Graph& graph);
-
-/// Whether a tensor of a model is the bias of a router, by its name.
-bool is_router_bias(std::string_view name);
 
 /// Whether training changes a state of the model: running statistics, and biases of routers that are trained.
 bool moves(const Graph& graph, const GraphState& state);

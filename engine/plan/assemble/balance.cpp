@@ -13,14 +13,14 @@ namespace {
 template <typename Fn>
 void for_each_counted(const GraphMemory& memory, Fn&& fn) {
   for (const Node& node : memory.graph->nodes) {
-    if (node.op != Op::router_losses || !flag(node, "counts")) continue;
+    if (!counts_choices(node)) continue;
     const BufferId counts = memory.fields[static_cast<std::size_t>(node.inputs[2])];
     if (counts >= 0) fn(node, counts);
   }
 }
 
 const State& bias_of(const Node& node, const Role& role) {
-  const std::string name = node.name + "." + std::string(kBalanceBias);
+  const std::string name = bias_of_router(node.name);
   const auto state = std::ranges::find(role.states, name, &State::name);
   CHECK(state != role.states.end(), "a router that counts has a bias: " + name);
   return *state;
@@ -29,9 +29,8 @@ const State& bias_of(const Node& node, const Role& role) {
 }  // namespace
 
 void begin_counts(Emitter& emit, const GraphMemory& memory) {
-  for_each_counted(memory, [&](const Node& node, BufferId counts) {
-    emit.zero(node.name + "." + std::string(kExpertCounts), emit.whole(counts));
-  });
+  for_each_counted(
+      memory, [&](const Node& node, BufferId counts) { emit.zero(counts_of_router(node.name), emit.whole(counts)); });
 }
 
 void balance_experts(Emitter& emit, const GraphMemory& memory, const Role& role) {

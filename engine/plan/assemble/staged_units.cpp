@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/core/check.h"
+#include "engine/plan/assemble/units.h"
 #include "engine/plan/update_operands.h"
 
 namespace trainer {
@@ -11,8 +12,6 @@ namespace {
 
 constexpr std::int64_t kStep = 256;         // chunks begin at multiples of it: operands are aligned, blocks whole
 constexpr std::int64_t kMostChunks = 1024;  // of a rank's slices; more than that and chunks are larger
-
-std::int64_t round_up(std::int64_t elements, std::int64_t step) { return (elements + step - 1) / step * step; }
 
 // What of some elements is kept off the device.
 std::vector<StagedUnits::Chunk::Part> homes(const Role& role, const Unit& unit, const ElementRange& elements,
@@ -92,11 +91,8 @@ void StagedUnits::move(const Chunk& chunk, bool here) {
   const auto why = emit_.because(Provenance::Phase::update, *chunk.unit);
   for (const Chunk::Part& part : chunk.parts) {
     if (!here && !part.changes) continue;
-    const NameId name = emit_.name(part.name);
-    if (here)
-      emit_.issue(Stream::fetch, Move{name, {part.home}, {part.here}});
-    else
-      emit_.issue(Stream::store, Move{name, {part.here}, {part.home}});
+    const Region &from = here ? part.home : part.here, &to = here ? part.here : part.home;
+    emit_.issue(here ? Stream::fetch : Stream::store, Move{emit_.name(part.name), {from}, {to}});
   }
 }
 

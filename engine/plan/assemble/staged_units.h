@@ -1,7 +1,7 @@
-// StagedUnits: what units keep off the device comes to it part by part, as an update or a copy needs it, and goes back
-// when it has been changed. Each part, a *chunk*, has buffers of its own in the program. The chunk after the one at
-// hand is asked for before that is worked on, and memory.h holds a chunk that leaves until the next one does: so one
-// chunk comes, one is worked on and one leaves, and three are on the device at a time.
+// StagedUnits: moves what units keep off the device to it, one *chunk* at a time, when an update or a copy needs it,
+// and back if it was changed. Each chunk has its own buffers in the program. The next chunk is fetched before the
+// current one is used, and memory.h keeps a chunk's memory until the next chunk is stored. So three chunks are on the
+// device: one is fetched, one is used, and one is stored.
 #pragma once
 
 #include <functional>

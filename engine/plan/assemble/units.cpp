@@ -27,8 +27,6 @@ int place_of(const Spec& spec, const ParameterUse& use, bool decays) {
   return decays ? lies : kPlaces - 1 - lies;
 }
 
-std::int64_t round_up(std::int64_t elements, std::int64_t step) { return (elements + step - 1) / step * step; }
-
 // A block of a state is of one tensor, and of one slice: so what the block holds, and how it is rounded, depends
 // neither on which parameters form a unit nor on the number of ranks that have slices of it.
 std::int64_t tensor_alignment(const OptimizerSpec& optimizer) {

@@ -10,11 +10,8 @@
 namespace trainer::kernels::cpu {
 
 Prepared count_choices(const Signature& s) {
-  expect_operands(s, 3);
-  const std::int64_t choices = s.operands[1].elements(), experts = s.operands[2].elements();
-  expect_operand(s, 1, DType::i32, choices);
-  expect_operand(s, 2, DType::f64, experts);
-  return make_kernel([=](const Call& call) {
+  const auto [choices, experts] = count_sizes(s);
+  return make_kernel([choices = choices](const Call& call) {
     const std::int32_t* const chosen = operand<std::int32_t>(call, 1);
     double* const counts = operand<double>(call, 2);
     for (std::int64_t i = 0; i < choices; ++i)
@@ -23,11 +20,7 @@ Prepared count_choices(const Signature& s) {
 }
 
 Prepared move_bias(const Signature& s) {
-  expect_operands(s, 3);
-  const std::int64_t experts = s.operands[0].elements();
-  expect_operand(s, 0, DType::f64, experts);
-  expect_operand(s, 1, DType::f32, 4);
-  expect_operand(s, 2, DType::f32, experts);
+  const std::int64_t experts = balanced_experts(s);
   return make_kernel([experts, rate = static_cast<float>(real(s, "rate"))](const Call& call) {
     if (operand<Scalars>(call, 1)->factor == 0) return;
     const double* const counts = operand<double>(call, 0);

@@ -42,24 +42,16 @@ __global__ void __launch_bounds__(kThreads)
 // ---- Host ----
 
 Prepared count_choices(const Signature& s) {
-  expect_operands(s, 3);
-  const std::int64_t choices = s.operands[1].elements(), experts = s.operands[2].elements();
-  expect_operand(s, 1, DType::i32, choices);
-  expect_operand(s, 2, DType::f64, experts);
+  const auto [choices, experts] = count_sizes(s);
   CHECK(experts <= kMostExperts, describe(s) + ": at most 1024 experts");
   const Grid grid{.blocks = 1, .threads = kThreads, .shared_bytes = static_cast<std::size_t>(experts) * sizeof(int)};
-  return make_kernel([=](const Call& call) {
-    launch(call, grid, count_experts, operand<std::int32_t>(call, 1), choices, static_cast<int>(experts),
-           operand<double>(call, 2));
+  return make_kernel([=, choices = choices, experts = static_cast<int>(experts)](const Call& call) {
+    launch(call, grid, count_experts, operand<std::int32_t>(call, 1), choices, experts, operand<double>(call, 2));
   });
 }
 
 Prepared move_bias(const Signature& s) {
-  expect_operands(s, 3);
-  const std::int64_t experts = s.operands[0].elements();
-  expect_operand(s, 0, DType::f64, experts);
-  expect_operand(s, 1, DType::f32, 4);
-  expect_operand(s, 2, DType::f32, experts);
+  const std::int64_t experts = balanced_experts(s);
   return make_kernel(
       [experts = static_cast<int>(experts), rate = static_cast<float>(real(s, "rate"))](const Call& call) {
         launch(call, {.blocks = 1, .threads = kThreads}, move_each, operand<double>(call, 0), experts,
