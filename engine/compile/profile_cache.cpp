@@ -34,43 +34,46 @@ cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double 
 
 ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool whole)
     : loaded_(loaded), hardware_(hardware), tree_(graph_tree(loaded)) {
-  pieces_ = strategies::piece_begins(forward(1));
-  std::size_t piece = 0;
-  for (const Node& node : forward(1).nodes)
-    if (piece < pieces_.size() && node.name == pieces_[piece]) {
-      is_block_.push_back(node.block != kNone);
-      ++piece;
-    }
-  repetitions_ = repetitions_of(forward(1), pieces_);
+  const Graph& graph = this->whole(1);
+  pieces_ = strategies::piece_begins(graph);
+  for (const Node& node : graph.nodes)
+    if (blocks_.size() < pieces_.size() && node.name == pieces_[blocks_.size()])
+      blocks_.push_back(node.block == kNone ? ""
+                                            : graph.blocks[static_cast<std::size_t>(graph.outermost(node.block))].name);
+  repetitions_ = repetitions_of(graph, pieces_);
   // An adapter may be of some of them only, by their names.
-  if (loaded_.job.adapter || whole)
-    for (std::size_t i = 0; i < pieces_.size(); ++i) repetitions_.stands_for[i] = static_cast<int>(i);
-  for (std::size_t i = 0; i < pieces_.size(); ++i)
-    if (repetitions_.stands_for[i] == static_cast<int>(i)) kept_.push_back(pieces_[i]);
+  if (loaded_.job.adapter || whole) std::iota(repetitions_.stands_for.begin(), repetitions_.stands_for.end(), 0);
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    const auto like = static_cast<std::size_t>(repetitions_.stands_for[i]);
+    if (like == i)
+      kept_.push_back(pieces_[i]);
+    else
+      stand_ins_[blocks_[i]] = blocks_[like];
+  }
+}
+
+const Graph& ProfileCache::whole(std::int64_t micro) {
+  const auto at = whole_.find(micro);
+  if (at != whole_.end()) return at->second;
+  Graph graph = read_graph(tree_, loaded_.job.model.with, build_options(loaded_.job, micro, BuildOptions::Mode::train));
+  raise(freeze(loaded_, graph, BuildOptions::Mode::train));
+  return whole_.emplace(micro, std::move(graph)).first->second;
 }
 
 const Graph& ProfileCache::shortened(std::int64_t micro, int experts) {
-  if (!repetitions_.any()) return forward(micro, experts);
   const auto at = shortened_.find({micro, experts});
   if (at != shortened_.end()) return at->second;
-  Graph graph = forward(micro, experts);
-  take_out(graph, pieces_, repetitions_);
-  return shortened_.emplace(std::pair(micro, experts), std::move(graph)).first->second;
-}
-
-const Graph& ProfileCache::forward(std::int64_t micro, int experts) {
-  const auto at = forward_.find({micro, experts});
-  if (at != forward_.end()) return at->second;
   BuildOptions options = build_options(loaded_.job, micro * experts, BuildOptions::Mode::train);
   options.mesh.set(Axis::expert, experts);
+  options.stand_ins = stand_ins_;
   Graph graph = read_graph(tree_, loaded_.job.model.with, options);
-  raise(freeze(loaded_, graph, BuildOptions::Mode::train));
-  return forward_.emplace(std::pair(micro, experts), std::move(graph)).first->second;
+  freeze(loaded_, graph, BuildOptions::Mode::train);  // what finds nothing here has found something in the whole
+  return shortened_.emplace(std::pair(micro, experts), std::move(graph)).first->second;
 }
 
 std::int64_t ProfileCache::experts() {
   std::int64_t all = 0;
-  const Graph& graph = forward(1);
+  const Graph& graph = whole(1);
   for (const Node& node : graph.nodes)
     if (node.op == Op::expert_linear) all = std::gcd(all, graph.value(node.inputs[2]).shape()[0]);
   return std::max<std::int64_t>(1, all);
@@ -179,7 +182,7 @@ const cost::Profile& ProfileCache::mixed(const Key& none, const ActivationCheckp
   const cost::Profile& again = profiles_.at(full);
   std::int64_t block = 0;
   for (std::size_t i = 0; i < profile.pieces.size(); ++i)
-    if (is_block_[i] && block++ % recompute.every == 0) profile.pieces[i] = again.pieces[i];
+    if (!blocks_[i].empty() && block++ % recompute.every == 0) profile.pieces[i] = again.pieces[i];
   return profiles_[mixed] = std::move(profile);
 }
 
@@ -200,8 +203,8 @@ const std::vector<int>& ProfileCache::cut(int chunks, std::int64_t samples) {
 std::vector<int> ProfileCache::cut_by_cost(int chunks, std::int64_t samples) {
   if (static_cast<int>(pieces_.size()) < chunks) return cut_as_asked(chunks);
   if (costs_.empty()) {
-    costs_ = strategies::piece_costs(forward(1));
-    costs_of_sample_ = strategies::piece_costs(forward(2));
+    costs_ = strategies::piece_costs(whole(1));
+    costs_of_sample_ = strategies::piece_costs(whole(2));
     for (std::size_t i = 0; i < costs_.size(); ++i) costs_of_sample_[i] -= costs_[i];
   }
   std::vector<double> costs = costs_;
@@ -212,7 +215,7 @@ std::vector<int> ProfileCache::cut_by_cost(int chunks, std::int64_t samples) {
 std::vector<int> ProfileCache::cut_as_asked(int chunks) {
   std::vector<int> begins{0};
   std::size_t piece = 0;
-  for (const std::string& name : chunk_begins(loaded_, forward(1), chunks)) {
+  for (const std::string& name : chunk_begins(loaded_, whole(1), chunks)) {
     while (piece < pieces_.size() && pieces_[piece] != name) ++piece;
     if (piece < pieces_.size()) begins.push_back(static_cast<int>(piece));
   }

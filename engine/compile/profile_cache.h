@@ -35,7 +35,7 @@ class ProfileCache final : public cost::ProfileSource {
   /// The nodes that begin the pieces.
   const std::vector<std::string>& pieces() const { return pieces_; }
   /// Of a forward pass of the whole model.
-  std::size_t num_nodes() { return forward(1).nodes.size(); }
+  std::size_t num_nodes() { return whole(1).nodes.size(); }
 
  private:
   using Key = std::tuple<Mesh, bool, std::int64_t, int, std::int64_t>;
@@ -45,9 +45,9 @@ class ProfileCache final : public cost::ProfileSource {
             {Axis::context, mesh.size(Axis::context)},
             {Axis::tensor, mesh.size(Axis::tensor)}};
   }
-  /// With experts cut over so many ranks, of all of these ranks.
-  const Graph& forward(std::int64_t micro, int experts = 1);
-  /// The same without what is repeated (repeated.h).
+  /// The model without an adapter.
+  const Graph& whole(std::int64_t micro);
+  /// Without blocks that another stands for. With experts cut over so many ranks, of all of these ranks.
   const Graph& shortened(std::int64_t micro, int experts);
   const Graph* differentiated(const Mesh& mesh, bool sequence_parallel, std::int64_t micro);
   /// Null.
@@ -59,14 +59,15 @@ class ProfileCache final : public cost::ProfileSource {
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const yaml::Node tree_;
-  // By micro-batch and ranks of experts: of the whole model, without an adapter.
-  std::map<std::pair<std::int64_t, int>, Graph> forward_, shortened_;
+  std::map<std::int64_t, Graph> whole_;                      // by micro-batch
+  std::map<std::pair<std::int64_t, int>, Graph> shortened_;  // by that and ranks of experts
   Graph differentiated_;  // the one asked for last: a search asks for all its recomputations in a row
   std::tuple<Mesh, bool, std::int64_t> differentiated_for_{Mesh{}, false, 0};
-  std::vector<std::string> pieces_;  // nodes that begin them
-  std::vector<char> is_block_;       // of each piece
-  Repetitions repetitions_;          // of pieces
-  std::vector<std::string> kept_;    // of `pieces_` those that no other stands for
+  std::vector<std::string> pieces_;               // nodes that begin them
+  std::vector<std::string> blocks_;               // of each piece; empty: it is none
+  Repetitions repetitions_;                       // of pieces
+  std::map<std::string, std::string> stand_ins_;  // the same of their blocks
+  std::vector<std::string> kept_;                 // of `pieces_` those that no other stands for
   std::map<Key, cost::Profile> profiles_;
   std::map<std::pair<Mesh, bool>, std::string> refusals_;
   std::vector<int> cut_by_cost(int chunks, std::int64_t samples);

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <map>
 
-#include "engine/transform/prune.h"
-
 namespace trainer {
 namespace {
 
@@ -43,7 +41,7 @@ class Pieces {
 
   /// Whether `piece` does what the one `period` pieces before it does.
   bool repeats(std::size_t piece, std::size_t period) const {
-    if (size(piece) != size(piece - period)) return false;
+    if (size(piece) != size(piece - period) || !is_block(piece) || !is_block(piece - period)) return false;
     for (std::size_t i = 0; i < size(piece); ++i)
       if (!alike(piece, period, node(piece - period, i), node(piece, i))) return false;
     return true;
@@ -57,6 +55,8 @@ class Pieces {
   }
 
  private:
+  bool is_block(std::size_t piece) const { return node(piece, 0).block != kNone; }
+
   bool alike(std::size_t piece, std::size_t period, const Node& before, const Node& now) const {
     if (before.op != now.op || !(before.attributes == now.attributes) || before.inputs.size() != now.inputs.size() ||
         before.outputs.size() != now.outputs.size() || before.parallel != now.parallel || !(before.axes == now.axes) ||
@@ -72,6 +72,7 @@ class Pieces {
   bool alike(std::size_t piece, std::size_t period, ValueId before, ValueId now) const {
     if (before == now) return parameters_[at(now)] == nullptr;  // a parameter of both would be counted once
     if (!same_spec(before, now)) return false;
+    if (graph_.value(now).kind == ValueKind::state) return true;  // each has its own
     const Parameter *mine = parameters_[at(before)], *its = parameters_[at(now)];
     if (mine != nullptr || its != nullptr)
       return mine != nullptr && its != nullptr && mine->trainable == its->trainable;
@@ -103,12 +104,6 @@ class Pieces {
 
 }  // namespace
 
-bool Repetitions::any() const {
-  for (std::size_t i = 0; i < stands_for.size(); ++i)
-    if (stands_for[i] != static_cast<int>(i)) return true;
-  return false;
-}
-
 Repetitions repetitions_of(const Graph& graph, const std::vector<std::string>& begins) {
   const Pieces pieces(graph, begins);
   Repetitions result;
@@ -127,24 +122,6 @@ Repetitions repetitions_of(const Graph& graph, const std::vector<std::string>& b
     first = last;
   }
   return result;
-}
-
-void take_out(Graph& graph, const std::vector<std::string>& begins, const Repetitions& repetitions) {
-  const Pieces pieces(graph, begins);
-  std::vector<ValueId> instead(graph.values.size(), kNone);
-  for (std::size_t piece = 0; piece < pieces.count(); ++piece) {
-    const auto other = static_cast<std::size_t>(repetitions.stands_for[piece]);
-    for (std::size_t i = 0; other != piece && i < pieces.size(piece); ++i)
-      for (std::size_t output = 0; output < pieces.node(piece, i).outputs.size(); ++output)
-        instead[at(pieces.node(piece, i).outputs[output])] = pieces.node(other, i).outputs[output];
-  }
-  std::vector<ValueId> roots;
-  for (ValueId root : {graph.loss.sum, graph.loss.targets, graph.loss.scores, graph.logits, graph.step})
-    if (root != kNone) roots.push_back(root);
-  for (Node& node : graph.nodes)
-    for (ValueId& input : node.inputs)
-      if (instead[at(input)] != kNone) input = instead[at(input)];
-  prune(graph, roots);
 }
 
 }  // namespace trainer

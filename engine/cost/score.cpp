@@ -133,7 +133,15 @@ class DataTime {
   double time(CollectiveKind kind, DType dtype, Axes axes, double bytes) const {
     return model_.collective(kind, dtype, candidate_.mesh.active(axes), {}, static_cast<std::int64_t>(bytes)).us;
   }
+  // The units of a deep model are alike: what a collective of one takes is looked up for the others.
   double time(CollectiveKind kind, DType dtype, Axes axes, const Elements& elements, double width) const {
+    for (const Known& one : known_)
+      if (one.kind == kind && one.axes == axes && one.elements.all == elements.all && one.elements.own == elements.own)
+        return one.us;
+    known_.push_back({kind, axes, elements, found(kind, dtype, axes, elements, width)});
+    return known_.back().us;
+  }
+  double found(CollectiveKind kind, DType dtype, Axes axes, const Elements& elements, double width) const {
     const double us = time(kind, dtype, axes, (elements.all - elements.own) * width);
     const Axes others = axes - Axes::of(Axis::expert);
     return elements.own == 0 || candidate_.mesh.group_size(others) == 1
@@ -163,6 +171,13 @@ class DataTime {
   const DType reduce_dtype_, compute_dtype_;
   const double bucket_;
   const bool averages_;
+  struct Known {
+    CollectiveKind kind;
+    Axes axes;
+    Elements elements;
+    double us;
+  };
+  mutable std::vector<Known> known_;
 };
 
 }  // namespace

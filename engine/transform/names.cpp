@@ -35,6 +35,21 @@ void Names::declare_stand_in(const std::string& name, EntryId entry) {
   if (entry != kNone && ids_.emplace(name, entry).second) stand_ins_.insert(name);
 }
 
+EntryId Names::declare_like(const std::string& group, const std::string& like) {
+  like_[group] = like;
+  return find_in_left_out(group);
+}
+
+EntryId Names::find_in_left_out(std::string_view name) const {
+  for (std::size_t end = name.size(); end != std::string_view::npos && end > 0; end = name.rfind('.', end - 1)) {
+    const auto like = like_.find(std::string(name.substr(0, end)));
+    if (like == like_.end()) continue;
+    const auto found = ids_.find(like->second + std::string(name.substr(end)));
+    return found == ids_.end() ? kNone : found->second;
+  }
+  return kNone;
+}
+
 EntryId Names::look_up(const std::string& name, const yaml::Node& where, const std::string& path, const Scope& scope) {
   if (name == "block.input") {
     if (scope.block_input == kNone)
@@ -54,6 +69,8 @@ EntryId Names::find(const std::string& name, const Scope& scope) const {
   if (name == "block.input") return scope.block_input;
   for (const Scope* at = &scope; at != nullptr; at = at->outer)
     if (const auto found = ids_.find(at->prefix + name); found != ids_.end()) return found->second;
+  for (const Scope* at = &scope; at != nullptr && !like_.empty(); at = at->outer)
+    if (const EntryId found = find_in_left_out(at->prefix + name); found != kNone) return found;
   return kNone;
 }
 

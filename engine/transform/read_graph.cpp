@@ -128,6 +128,11 @@ class GraphReader {
       names_.declare_stand_in(full, entering(group, outer, previous, path));
       return there.has_value();
     }
+    const auto& stand_ins = reading_.options.stand_ins;
+    if (const auto like = stand_ins.find(full); like != stand_ins.end()) {
+      previous = names_.declare_like(full, like->second);
+      return true;
+    }
     const bool is_block = group.find("repeat") != nullptr || !kind.empty();
     Scope scope{.prefix = full + ".", .outer = &outer, .block_input = previous, .block = outer.block};
     if (is_block) {

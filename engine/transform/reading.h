@@ -47,6 +47,9 @@ class Names {
   void declare_alias(const std::string& name, EntryId entry, const yaml::Node& where);
   /// What the name of a node that is left out stands for, unless a node of that name is there.
   void declare_stand_in(const std::string& name, EntryId entry);
+  /// What is in a group that is left out stands for what has that name in the group `like`, and so does the group.
+  /// Returns what the group stands for.
+  EntryId declare_like(const std::string& group, const std::string& like);
   /// What `name` stands for in `scope`, or kNone: then it is reported by and by.
   EntryId look_up(const std::string& name, const yaml::Node& where, const std::string& path, const Scope& scope);
   /// The same, and kNone is no mistake.
@@ -64,11 +67,13 @@ class Names {
     std::vector<std::string> candidates;  ///< full names it may stand for, innermost first
   };
   void report_unknown(const Missing& missing);
+  EntryId find_in_left_out(std::string_view name) const;
 
   Mistakes& mistakes_;
   std::vector<Entry> entries_;
   std::unordered_map<std::string, EntryId> ids_;
-  std::unordered_set<std::string> stand_ins_;  // names in ids_ that a node may still take
+  std::unordered_set<std::string> stand_ins_;          // names in ids_ that a node may still take
+  std::unordered_map<std::string, std::string> like_;  // groups that are left out
   std::vector<Missing> missing_;
 };
 

@@ -35,6 +35,8 @@ struct BuildOptions {
   /// of logits (cross_entropy_stats) as Graph::logits, from which the log-probability of its target follows.
   enum class Mode { train, evaluate, sample, score } mode = Mode::train;
   Mesh mesh{};  ///< over whose expert axis experts are to be cut (strategies/expert)
+  /// Groups that are left out, each with one before it whose values stand for its own.
+  std::map<std::string, std::string> stand_ins{};
 };
 
 /// Reads a graph: the nodes that the loss needs, or in Mode::sample those that `logits` needs. `with` replaces its

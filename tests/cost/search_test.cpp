@@ -261,22 +261,18 @@ void check_same_profiles(const cost::Profile& one, const cost::Profile& other) {
     for (std::int64_t cost::Piece::*bytes :
          {&cost::Piece::saved_bytes, &cost::Piece::freed_bytes, &cost::Piece::handed_bytes,
           &cost::Piece::transient_bytes, &cost::Piece::boundary_bytes, &cost::Piece::parameters, &cost::Piece::trained,
-          &cost::Piece::packed_bytes})
+          &cost::Piece::own_parameters, &cost::Piece::own_trained, &cost::Piece::packed_bytes})
       CHECK(a.*bytes == b.*bytes);
   }
 }
 
 // Of repeated blocks looked at once, and of the whole model, in every way to recompute.
-void check_profiles(const LoadedJob& loaded, int tensor, int context, bool sequence, ProfileCache& few,
-                    ProfileCache& whole) {
+void check_profiles(const LoadedJob& loaded, const Mesh& mesh, bool sequence, ProfileCache& few, ProfileCache& whole) {
   CAPTURE(loaded.file);
   for (const CheckpointingMode mode :
        {CheckpointingMode::none, CheckpointingMode::selective, CheckpointingMode::full, CheckpointingMode::every_n}) {
-    Mesh mesh;
-    mesh.set(Axis::tensor, tensor);
-    mesh.set(Axis::context, context);
-    const cost::Profile *one = few.profile(mesh, sequence && tensor > 1, 2, {mode, 2}),
-                        *other = whole.profile(mesh, sequence && tensor > 1, 2, {mode, 2});
+    const cost::Profile *one = few.profile(mesh, sequence, 2, {mode, 2}),
+                        *other = whole.profile(mesh, sequence, 2, {mode, 2});
     REQUIRE((one == nullptr) == (other == nullptr));
     if (one != nullptr) check_same_profiles(*one, *other);
   }
@@ -300,7 +296,9 @@ TEST_CASE("profiles of a few blocks are those of the whole model") {
       ProfileCache few(loaded, hardware), whole(loaded, hardware, true);
       for (const int tensor : {1, 4})
         for (const int context : {1, 2})
-          for (const bool sequence : {false, true}) check_profiles(loaded, tensor, context, sequence, few, whole);
+          for (const bool sequence : {false, true})
+            check_profiles(loaded, {{Axis::context, context}, {Axis::tensor, tensor}}, sequence && tensor > 1, few,
+                           whole);
     }
 }
 
@@ -314,14 +312,38 @@ TEST_CASE("so are those of models whose blocks take turns") {
   for (const char* model : {"gemma-2-2b", "gemma-3-1b"}) {  // windows in every second block, and in five of six
     LoadedJob loaded = load_job(folder + model, {"cluster.nodes=1", "cluster.devices_per_node=8"}, options);
     ProfileCache few(loaded, hardware), whole(loaded, hardware, true);
-    check_profiles(loaded, 1, 1, false, few, whole);
-    check_profiles(loaded, 2, 1, true, few, whole);
+    check_profiles(loaded, {}, false, few, whole);
+    check_profiles(loaded, {{Axis::tensor, 2}}, true, few, whole);
     const Graph graph = whole_graph(loaded);
     const std::vector<std::string> begins = strategies::piece_begins(graph);
     const Repetitions repetitions = repetitions_of(graph, begins);
     std::size_t kept = 0;
     for (std::size_t i = 0; i < begins.size(); ++i) kept += repetitions.stands_for[i] == static_cast<int>(i);
     CHECK(kept < begins.size() * 3 / 4);
+  }
+}
+
+// A router has states: a bias, what its experts were chosen for, sums that all routers share.
+TEST_CASE("so are those of mixtures of experts, whose routers have states") {
+  static const PlainTarget target;
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  for (const char* routers : {"router_aux: 0.01, router_z: 0.001", "router_balance: bias, router_score: sigmoid",
+                              "router_balance: bias, router_aux: 0.01, expert_capacity: 1.5"}) {
+    CAPTURE(std::string(routers));
+    const LoadedJob loaded = job_of(std::string("{graph: models/decoder.yaml, with: {layers: 11, heads: 8, kv_heads: "
+                                                "4, head_dim: 64, dim: 512, hidden: 1408, vocab: 1024, sparse: "
+                                                "[false, false, true, true, true, true, true, true, true, true, true], "
+                                                "experts: 8, top_k: 2, expert_hidden: 256, shared_hidden: 256, ") +
+                                        routers + "}}",
+                                    1, "{global: 64, micro: 1}", "strategy: auto\n");
+    ProfileCache few(loaded, hardware), whole(loaded, hardware, true);
+    for (const int expert : {1, 4})
+      for (const int tensor : {1, 2})
+        check_profiles(loaded, {{Axis::expert, expert}, {Axis::tensor, tensor}}, false, few, whole);
+    const Graph graph = whole_graph(loaded);
+    const std::vector<int> like = repetitions_of(graph, strategies::piece_begins(graph)).stands_for;
+    CHECK(like == std::vector<int>{0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 10, 11, 12});
   }
 }
 
