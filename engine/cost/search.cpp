@@ -108,9 +108,7 @@ class Enumeration {
     std::vector<int> result{1};
     const std::int64_t all = goes_with_experts() ? profiles_.experts() : 1;
     for (int degree = 2; degree <= std::min<std::int64_t>(all, space_.world_size); ++degree)
-      if (all % degree == 0 && space_.world_size % degree == 0 &&
-          (space_.ranks_per_node % degree == 0 || degree % space_.ranks_per_node == 0))
-        result.push_back(degree);
+      if (all % degree == 0 && space_.world_size % degree == 0 && fills_nodes(degree)) result.push_back(degree);
     return result;
   }
   bool goes_with_experts() const {
@@ -118,7 +116,8 @@ class Enumeration {
            (free_.data || !record_of(job_.strategy.data).averages);
   }
 
-  // Parts of a sequence are worth gathering for where they are long, and within a node.
+  // Parts of a sequence are worth gathering for where they are long, and within a node. Of a sequence so long that its
+  // parts hide what crosses nodes, or that a node cannot hold, they may be more.
   std::vector<int> contexts(int expert) {
     const auto fixed = static_cast<int>(job_.strategy.context.degree);
     if (expert > 1 && fixed > 1) impossible("expert", expert, "does not go beside context");
@@ -129,13 +128,17 @@ class Enumeration {
     }
     if (!free_.context) return {fixed};
     std::vector<int> result{1};
-    for (int degree = 2; cuts_sequences() && degree <= space_.ranks_per_node; degree *= 2)
-      if (space_.ranks_per_node % degree == 0 && job_.data.seq_len % degree == 0 &&
+    const int most = long_sequences() ? space_.world_size : space_.ranks_per_node;
+    for (int degree = 2; cuts_sequences() && degree <= most; degree *= 2)
+      if (fills_nodes(degree) && space_.world_size % degree == 0 && job_.data.seq_len % degree == 0 &&
           job_.data.seq_len / degree >= kShortestPart)
         result.push_back(degree);
     return result;
   }
 
+  bool long_sequences() const { return job_.data.seq_len >= kLongSequence; }
+  /// Whether so many ranks are a part of a node, or nodes.
+  bool fills_nodes(int ranks) const { return space_.ranks_per_node % ranks == 0 || ranks % space_.ranks_per_node == 0; }
   bool cuts_sequences() const { return job_.data.is_text() && job_.train.objective.kind != ObjectiveKind::dpo; }
 
   std::vector<int> tensors() const {
@@ -143,8 +146,10 @@ class Enumeration {
     if (!free_.tensor) return {static_cast<int>(job_.strategy.tensor.degree.value_or(world))};
     // Beyond a node its collectives, which nothing hides, would cross the slowest links.
     std::vector<int> result;
-    for (int degree : divisors_up_to(world, space_.ranks_per_node / context_))
-      if (space_.ranks_per_node % (degree * context_) == 0) result.push_back(degree);
+    for (int degree : divisors_up_to(world, space_.ranks_per_node))
+      if (space_.ranks_per_node % degree == 0 && fills_nodes(degree * context_) &&
+          (long_sequences() || degree * context_ <= space_.ranks_per_node))
+        result.push_back(degree);
     return result;
   }
 
@@ -370,14 +375,18 @@ class Enumeration {
 
   void kinds_of(const Candidate& c, const Frame& frame) {
     const bool hopeless = !all_ && best_us_ > 0 && frame.at_least_us > kHopeless * best_us_;
-    if (hopeless && (c.virtual_stages > 2 || reported(c))) return;  // one of each kind is reported
+    if (hopeless && c.virtual_stages > 2) return;
+    std::vector<Candidate> ways = kinds(c, frame.data);
+    std::erase_if(ways, [&](const Candidate& one) {
+      if (hopeless && reported(one)) return true;                    // one of each kind is
+      return !fitting_.empty() && fitting_.contains(identity(one));  // it fits with less recomputation
+    });
+    if (ways.empty()) return;
     Pipelined pipelined;
     const Candidate spread = with_data(c, frame.data);
     if (!scorer_.pipeline(spread, *frame.profile, pipelined)) return;
     std::vector<Candidate> tight;
-    for (const Candidate& one : kinds(c, frame.data)) {
-      if (!fitting_.empty() && fitting_.contains(identity(one))) continue;  // it fits with less recomputation
-      if (hopeless && reported(one)) continue;
+    for (const Candidate& one : ways) {
       const std::int64_t bytes = scorer_.bytes_of(one, *frame.profile, pipelined);
       add(one, frame, pipelined, bytes);
       if (!hopeless && is_tight(bytes)) tight.push_back(one);
@@ -461,9 +470,10 @@ class Enumeration {
 
   static constexpr int kMostMicroBatches = 4096;
   static constexpr std::int64_t kShortestPart = 4096;  // positions of a part of a sequence that is looked at
-  static constexpr double kHopeless = 1.1;             // a lower bound so much above what was found is not looked into
-  static constexpr double kTight = 0.985;              // of the limit: so near to it, a plan may turn out not to fit
-  static constexpr double kDoubtful = 1.1;             // so much above the limit, what is scored may fit all the same
+  static constexpr std::int64_t kLongSequence = 65536;
+  static constexpr double kHopeless = 1.1;  // a lower bound so much above what was found is not looked into
+  static constexpr double kTight = 0.985;   // of the limit: so near to it, a plan may turn out not to fit
+  static constexpr double kDoubtful = 1.1;  // so much above the limit, what is scored may fit all the same
 
   const SearchSpace& space_;
   const Job& job_;

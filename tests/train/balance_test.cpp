@@ -85,6 +85,35 @@ TEST_CASE("ranks move the bias as one rank does, by the choices of the whole bat
   }
 }
 
+// With room for all that could come to a rank of experts: what has none is not counted.
+TEST_CASE("ranks of experts move the bias as one rank does, and save it for others") {
+  const Jobs jobs;
+  const Overrides roomy = both(kBalanced, {"model.with.bound=4.0"});
+  const Trained one = jobs.train("one", roomy);
+  struct Line {
+    int ranks;
+    const char* strategy;
+    Overrides more{};
+  };
+  int folder = 0;
+  for (const Line& line : std::vector<Line>{
+           {2, "{data: ddp, expert: {degree: 2}}"},
+           {4, "{data: ddp, expert: {degree: 4}}", {"train.batch.micro=1"}},
+           {4, "{data: zero1, expert: {degree: 2}}", {"train.batch.micro=1"}},
+           {4, "{data: fsdp, expert: {degree: 4}}"},
+           {4, "{data: fsdp, expert: {degree: 2}}", {"activation_checkpointing.mode=full"}},
+           {4, "{data: ddp, expert: {degree: 2}, tensor: {degree: 2}}"},
+           {4, "{data: zero1, expert: {degree: 2}, pipeline: {degree: 2, schedule: 1f1b}}", {"train.batch.micro=1"}},
+       }) {
+    CAPTURE(line.strategy);
+    const Trained got =
+        jobs.train("run" + std::to_string(folder++), on(line.ranks, line.strategy, both(roomy, line.more)));
+    check_same_training(got, one, kBound);
+    CHECK(got.dropped == std::vector<std::int64_t>(got.loss.size(), 0));
+    for (int layer = 0; layer < 4; ++layer) CHECK(bias_of(got, layer) == bias_of(one, layer));
+  }
+}
+
 TEST_CASE("a run that is stopped goes on with the bias it had, on other ranks too") {
   const Jobs jobs;
   const Overrides constant = both(kBalanced, {"train.lr_schedule={name: constant}"});

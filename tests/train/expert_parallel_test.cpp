@@ -259,6 +259,28 @@ TEST_CASE("bytes between ranks of experts are the formula's, and dense gradients
     }
 }
 
+TEST_CASE("ranks of experts send what is planned, of it by all-to-all what the formula says") {
+  const Jobs jobs;
+  int folder = 0;
+  for (const char* strategy : {"{data: ddp, expert: {degree: 2}}", "{data: ddp, expert: {degree: 4}}",
+                               "{data: zero1, expert: {degree: 2}}", "{data: fsdp, expert: {degree: 4}}"}) {
+    CAPTURE(strategy);
+    const std::int64_t n = std::string(strategy).find("degree: 4") == std::string::npos ? 2 : 4;
+    constexpr std::int64_t kSteps = 3, kMicroBatches = 2;
+    // A micro-batch of one sample, of which a rank has room for `bound` times the mean at each other one.
+    const auto counted = [&](const std::string& bound) {
+      const LoadedJob loaded =
+          jobs.job("run" + std::to_string(folder++),
+                   on(4, strategy, {"model.with.bound=" + bound, "train.batch.micro=1", "train.steps=3"}));
+      const std::int64_t planned = bytes_of(traffic_of(compiled(loaded).plan)), sent = run(loaded).report.bytes_sent;
+      CHECK(sent == kSteps * planned);
+      return sent;
+    };
+    const std::int64_t rows = kSeq * kChosen / n;  // the mean
+    CHECK(counted("2.0") - counted("1.0") == kSteps * kMicroBatches * kLayers * (n - 1) * rows * (4 * kDim * 4 + 12));
+  }
+}
+
 TEST_CASE("states of experts are those of a rank's own, and nothing of them is sent along their axis") {
   for (const char* data : {"ddp", "zero1", "zero3", "fsdp"}) {
     ExpertPlan of(4, std::string("{data: ") + data + ", expert: {degree: 2}}");
