@@ -323,6 +323,49 @@ TEST_CASE("so are those of models whose blocks take turns") {
   }
 }
 
+// Of 64 experts of a layer a token goes to two: on many nodes it is cheaper to take few tokens to experts than to
+// gather what experts have, or to sum it up. On one node, with small experts, it is not. One head of keys: no tensor
+// axis.
+TEST_CASE("experts are spread over ranks where that is faster, and the reasons say so") {
+  const auto chosen = [](int experts, int hidden, int nodes) {
+    const std::string model =
+        "{graph: models/decoder.yaml, with: {layers: 24, heads: 16, kv_heads: 1, head_dim: 128, dim: 2048, hidden: "
+        "4096, vocab: 32000, sparse: true, experts: " +
+        std::to_string(experts) + ", top_k: 2, expert_hidden: " + std::to_string(hidden) + "}}";
+    const CompiledJob compiled = planned(job_of(model, nodes, "{global: 64}", "strategy: auto\n"));
+    CHECK(compiled.fits);
+    const Alternative& taken = compiled.alternatives.front();
+    CHECK(compiled.strategy_why.find(taken.text) != std::string::npos);
+    for (const Alternative& one : compiled.alternatives) {
+      if (one.mesh.size(Axis::expert) == taken.mesh.size(Axis::expert)) continue;
+      CAPTURE(one.text);
+      CHECK(one.predicted_us > taken.predicted_us);
+      CHECK(one.rejected.find("slower") != std::string::npos);
+    }
+    return compiled;
+  };
+  const CompiledJob spread = chosen(64, 4096, 8);
+  CHECK(spread.plan.mesh.size(Axis::expert) == 8);
+  CHECK(spread.strategy_why.find("expert 8") != std::string::npos);
+  CHECK(std::ranges::any_of(spread.alternatives, [](const Alternative& one) {
+    return one.mesh.size(Axis::expert) == 16 && one.rejected.find("communication") != std::string::npos;
+  }));
+  const CompiledJob whole = chosen(8, 1024, 1);
+  CHECK(whole.plan.mesh.size(Axis::expert) == 1);
+  CHECK(whole.strategy_why.find("expert") == std::string::npos);
+}
+
+// A sequence is cut over so many ranks that the batch is enough for all of them.
+TEST_CASE("parts of a long sequence may lie on several nodes") {
+  const LoadedJob loaded =
+      load_job(std::string(TRAINER_SOURCE_DIR) + "/tests/job/published/llama-3.1-8b",
+               {"cluster.nodes=4", "cluster.devices_per_node=8", "data.seq_len=262144", "train.batch.global=1"},
+               {.configs_dir = kConfigs});
+  const CompiledJob compiled = planned(loaded);
+  CHECK(compiled.fits);
+  CHECK(compiled.plan.mesh.size(Axis::context) * compiled.plan.mesh.size(Axis::tensor) > 8);
+}
+
 // A router has states: a bias, what its experts were chosen for, sums that all routers share.
 TEST_CASE("so are those of mixtures of experts, whose routers have states") {
   static const PlainTarget target;

@@ -39,7 +39,7 @@ const std::vector<Published> kModels{
     {"qwen2.5-32b", 32'763'876'352},     {"qwen2.5-72b", 72'706'203'648},     {"qwen3-0.6b", 596'049'920},
     {"qwen3-1.7b", 1'720'574'976},       {"qwen3-4b", 4'022'468'096},         {"qwen3-8b", 8'190'735'360},
     {"qwen3-14b", 14'768'307'200},       {"qwen3-32b", 32'762'123'264},       {"smollm2-135m", 134'515'008},
-    {"deepseek-v3", 671'026'404'352},
+    {"deepseek-v3", 671'026'404'352},    {"mixtral-8x7b", 46'702'792'704},
 };
 
 CompiledJob planned(const std::string& folder, int nodes) {
