@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <string_view>
 
 #include "engine/compile/graph_facts.h"
@@ -213,7 +214,7 @@ class Compilation {
 
   std::unique_ptr<GradientCompression> compression_of() const {
     return purpose_ == Purpose::train && mesh_.group_size(kTokenAxes) > 1
-               ? strategies::compression(job_.strategy.data.compression)
+               ? strategies::compression(job_.strategy.data.compression_of_sums())
                : nullptr;
   }
 
@@ -368,6 +369,18 @@ class Compilation {
                          graph.value(state.value).name));
   }
 
+  void check_parts(const Plan& plan) const {
+    std::set<std::string> units;
+    for (const Role& role : plan.roles)
+      for (const Unit& unit : role.units)
+        if (unit.trained()) units.insert(unit.name);
+    const std::int64_t parts = job_.strategy.data.parts, have = std::ssize(units);
+    if (parts > have)
+      fail(loaded_, "strategy.data.parts",
+           fmt::format("{} parts are made of units of parameters, and there {} only {}; strategy.wrap says what is one",
+                       parts, have == 1 ? "is" : "are", have));
+  }
+
   void check_excluded(const Graph& graph) const {
     for (const std::string& pattern : job_.strategy.wrap.excluded)
       if (std::none_of(graph.nodes.begin(), graph.nodes.end(),
@@ -443,6 +456,7 @@ class Compilation {
 
     CompiledJob result;
     result.plan = assemble(options);
+    if (graphs.train) check_parts(result.plan);
     for (const Role& role : result.plan.roles) result.memory.push_back(report_memory(role));
     result.limit_bytes = limit_bytes();
     result.host_limit_bytes = host_limit();

@@ -33,7 +33,7 @@ class Arrangement {
 
  private:
   bool shards() const {
-    const CompressionRecord* compression = compression_record(strategy_.data.compression.kind);
+    const CompressionRecord* compression = compression_record(strategy_.data.compression_of_sums().kind);
     return record_.shard_states || (compression != nullptr && compression->sums_slices);
   }
 

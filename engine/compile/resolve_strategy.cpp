@@ -24,7 +24,8 @@ bool gathers(const DataStrategyJob& data) { return resolve(data, false).shard_pa
 WrapJob resolve_wrap(const StrategyJob& strategy, DType reduce, const Graph& graph) {
   WrapJob wrap = strategy.wrap;
   if (wrap.policy != WrapPolicy::automatic) return wrap;
-  if (gathers(strategy.data) && !strategies::wrap_by_block(graph, "").empty()) {
+  const bool by_block = gathers(strategy.data) || strategy.data.parts > 1;
+  if (by_block && !strategies::wrap_by_block(graph, "").empty()) {
     const std::string kind = outermost_kind(graph);
     if (kind.empty()) return wrap;
     wrap.policy = WrapPolicy::transformer;

@@ -1068,10 +1068,14 @@ OpRecord make(Op op) {
       return optimizer_of(op, {}, {}, "x", "f32 [n]");
 
     // Between steps, and before gradients travel.
+    case Op::outer_gradient:
+      return {.op = op,
+              .operands = {in("anchor", "f32 [n]"), in("master", "f32 [n]"), out("gradient", "f32 [n]", "master")},
+              .note = "anchor − master"};
     case Op::outer_step:
       return {.op = op,
-              .operands = {update("anchor", "f32 [n]"), update("momentum", "f32 [n]"), in("average", "f32 [n]"),
-                           out("master", "f32 [n]", "average")},
+              .operands = {update("anchor", "f32 [n]"), update("momentum", "f32 [n]"), in("gradient", "f32 [n]"),
+                           out("master", "f32 [n]", "gradient")},
               .attributes = {real("factor"), real("lr"), real("momentum"), flag("nesterov", false)}};
     case Op::apply_delayed:
       return {.op = op,

@@ -76,11 +76,11 @@ struct Player {
 
 class Play {
  public:
-  Play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own)
+  Play(const Plan& plan, const CostModel& model, ProgramKind program, int part, const std::vector<OwnTimes>& own)
       : plan_(plan), model_(model) {
     cpu_ = model.cluster().machine->device.kind == DeviceKind::cpu;
     for (const Role& role : plan.roles) {
-      const Program* const found = role.program(program);
+      const Program* const found = role.program(program, part);
       CHECK(found != nullptr, "a plan without the program " + std::string(name_of(program)));
       Player& player = players_.emplace_back();
       player.role = &role;
@@ -445,9 +445,9 @@ class Play {
 
 }  // namespace
 
-Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own,
-                std::optional<std::size_t> detailed) {
-  return Play(plan, model, program, own).run(detailed);
+Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, int part,
+                const std::vector<OwnTimes>& own, std::optional<std::size_t> detailed) {
+  return Play(plan, model, program, part, own).run(detailed);
 }
 
 }  // namespace trainer::cost

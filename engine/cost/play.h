@@ -16,7 +16,7 @@ using OwnTimes = std::vector<Estimate>;
 
 /// Plays `program` of every role as it is listed, loops once; `own[role]`. Kernels and communication are those of the
 /// role `detailed`, or of the slowest.
-Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, const std::vector<OwnTimes>& own,
-                std::optional<std::size_t> detailed = std::nullopt);
+Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, int part,
+                const std::vector<OwnTimes>& own, std::optional<std::size_t> detailed = std::nullopt);
 
 }  // namespace trainer::cost

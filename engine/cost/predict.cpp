@@ -61,24 +61,24 @@ class Clockmaker {
   std::map<CollectiveKey, Estimate> collectives_;
 };
 
-std::int32_t passes_of(const Plan& plan, ProgramKind program) {
+std::int32_t passes_of(const Plan& plan, ProgramKind program, int part) {
   std::int32_t passes = 1;
   for (const Role& role : plan.roles)
-    if (const Program* const found = role.program(program))
+    if (const Program* const found = role.program(program, part))
       passes = std::max(passes, found->repeats() ? found->loops.front().times : 1);
   return passes;
 }
 
-Prediction played(const Plan& plan, const CostModel& model, ProgramKind program,
+Prediction played(const Plan& plan, const CostModel& model, ProgramKind program, int part,
                   std::optional<std::size_t> detailed = std::nullopt) {
   Clockmaker clockmaker(model);
   std::vector<OwnTimes> own;
   for (const Role& role : plan.roles) {
-    const Program* const found = role.program(program);
+    const Program* const found = role.program(program, part);
     CHECK(found != nullptr, "a plan without the program " + std::string(name_of(program)));
     own.push_back(clockmaker.of(role, *found));
   }
-  return play(plan, model, program, own, detailed);
+  return play(plan, model, program, part, own, detailed);
 }
 
 // Passes between the two plays. The first ones still show how the pipeline filled; later ones may take turns.
@@ -133,13 +133,13 @@ class Extrapolation {
 
 }  // namespace
 
-Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program) {
-  const std::int32_t passes = passes_of(plan, program);
-  if (passes == 1) return played(plan, model, program);
-  Prediction more = played(unrolled(plan, 2 * kPasses), model, program);
+Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program, int part) {
+  const std::int32_t passes = passes_of(plan, program, part);
+  if (passes == 1) return played(plan, model, program, part);
+  Prediction more = played(unrolled(plan, 2 * kPasses), model, program, part);
   more.spans.clear();
   if (passes <= 2 * kPasses) return more;
-  const Prediction few = played(unrolled(plan, kPasses), model, program, more.slowest);
+  const Prediction few = played(unrolled(plan, kPasses), model, program, part, more.slowest);
   return Extrapolation(passes).of(std::move(more), few);
 }
 

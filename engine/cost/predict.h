@@ -20,6 +20,6 @@ namespace trainer::cost {
 /// communication over the same axes) err together, so their half widths are summed; classes do not, so those sums are
 /// added in quadrature. Of communication that is hidden nothing counts, of exposed at most what is exposed makes a step
 /// shorter.
-Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program = ProgramKind::step);
+Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program = ProgramKind::step, int part = 0);
 
 }  // namespace trainer::cost

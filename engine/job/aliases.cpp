@@ -200,6 +200,7 @@ const ValueRow kSectionKeys[] = {
      "stage zero_stage strategy type name mode",
      {"strategy.data.kind", "zero1, zero2, zero3, fsdp or ddp"}},
     {"strategy.data", "degree size", {"", kDataRanks}},
+    {"strategy.data", "fragments num_fragments", {"strategy.data.parts", ""}},
     {"strategy.data.outer", "weight_decay wd betas eps", {"", "the outer optimizer is SGD on the averages"}},
     {"strategy", "zero fsdp ddp deepspeed", {"strategy.data.kind", "zero1, zero2, zero3, fsdp or ddp"}},
     {"strategy", "kind type name", {"strategy.data.kind", "or the name alone, as strategy: fsdp"}},

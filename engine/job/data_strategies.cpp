@@ -70,7 +70,7 @@ const std::vector<DataRecord>& data_records() {
        .reduce = Reduce::micro_batch},
       {.kind = DataKind::local_sgd,
        .what = "every rank trains alone, and they average every so many steps",
-       .keys = {"bucket_mb", "every", "outer", "delayed"},
+       .keys = {"bucket_mb", "every", "outer", "parts", "delayed"},
        .averages = true},
   };
   return records;
@@ -118,21 +118,18 @@ Forms compression_forms() {
   return sections;
 }
 
-void read_compression(const Values& v, const std::string& at, DataStrategyJob& data) {
-  if (!v.is_section(at)) {
-    data.compression.kind = v.word<Compression::Kind>(at);
-    return;
-  }
+Compression read_compression(const Values& v, const std::string& at) {
+  if (!v.is_section(at)) return {v.word<Compression::Kind>(at)};
   for (const CompressionRecord& record : compression_records())
     if (const std::string number = at + "." + std::string(name_of(record.kind)); v.has(number))
-      data.compression = {record.kind, v.number(number)};
+      return {record.kind, v.number(number)};
+  return {};
 }
 
-KeyValue compression_value(const DataStrategyJob& data) {
-  const CompressionRecord* record = compression_record(data.compression.kind);
-  if (record == nullptr || record->fraction.empty()) return word_value(data.compression.kind);
-  return {
-      std::vector<std::pair<std::string, KeyValue>>{{std::string(name_of(record->kind)), {data.compression.fraction}}}};
+KeyValue compression_value(const Compression& compression) {
+  const CompressionRecord* record = compression_record(compression.kind);
+  if (record == nullptr || record->fraction.empty()) return word_value(compression.kind);
+  return {std::vector<std::pair<std::string, KeyValue>>{{std::string(name_of(record->kind)), {compression.fraction}}}};
 }
 
 // DiLoCo's outer optimizer and its numbers.
@@ -141,19 +138,23 @@ Form outer_optimizer() {
       field("lr", "Learning rate of the outer step.", {between(0, kMostF32, true, false)}, "0.7"),
       field("momentum", "Decay rate of its velocity; 0: none.", {between(0, 1, false, true)}, "0.9"),
       field("nesterov", "Nesterov's momentum.", {flag()}, "true").when_above("momentum", 0),
+      field("compression", "Of outer gradients; what was not sent is added to those of the next round.",
+            compression_forms(), "none"),
   });
 }
 
 void read_outer(const Values& v, const std::string& at, DataStrategyJob& data) {
   if (!v.is_section(at)) return;
-  data.outer = {v.number(at + ".lr"), v.number(at + ".momentum"), false};
+  data.outer = {.lr = v.number(at + ".lr"), .momentum = v.number(at + ".momentum"), .nesterov = false};
   if (v.has(at + ".nesterov")) data.outer->nesterov = v.flag(at + ".nesterov");
+  data.outer->compression = read_compression(v, at + ".compression");
 }
 
 KeyValue outer_value(const DataStrategyJob& data) {
   if (!data.outer) return {std::string("none")};
   std::vector<std::pair<std::string, KeyValue>> numbers{{"lr", {data.outer->lr}}, {"momentum", {data.outer->momentum}}};
   if (data.outer->momentum > 0) numbers.emplace_back("nesterov", KeyValue{data.outer->nesterov});
+  numbers.emplace_back("compression", compression_value(data.outer->compression));
   return {std::move(numbers)};
 }
 
@@ -184,7 +185,8 @@ const std::vector<DataKey>& data_keys() {
        [](const Data& data) { return KeyValue{data.bucket_mb}; }},
       {field("compression", "Of gradients where they are reduced; what was not sent is added to the next one.",
              compression_forms(), "none"),
-       read_compression, compression_value},
+       [](const Values& v, At at, Data& data) { data.compression = read_compression(v, at); },
+       [](const Data& data) { return compression_value(data.compression); }},
       {field("every", "Steps from one average of the ranks to the next.", {integer(1, 1e6)}, "10"),
        [](const Values& v, At at, Data& data) { data.every = v.integer(at); },
        [](const Data& data) { return KeyValue{data.every}; }},
@@ -193,6 +195,12 @@ const std::vector<DataKey>& data_keys() {
              "taken as it is.",
              {word({"none"}), outer_optimizer()}, "none"),
        read_outer, outer_value},
+      {field("parts",
+             "Parts of the model, each averaged at a step of its own within `every`: the most that is sent at once "
+             "falls by as much (streaming DiLoCo); of several, with `outer`.",
+             {integer(1, 1000)}, "1"),
+       [](const Values& v, At at, Data& data) { data.parts = v.integer(at); },
+       [](const Data& data) { return KeyValue{data.parts}; }},
       {field("delayed", "The average is applied one round late, while training goes on.", {flag()}, "false"),
        [](const Values& v, At at, Data& data) { data.delayed = v.flag(at); },
        [](const Data& data) { return KeyValue{data.delayed}; }},

@@ -297,11 +297,21 @@ class Rules {
           "false, or outer: none");
     }
     const bool averaged = !checked_.sections.contains("strategy.data.outer");
+    const std::int64_t parts = integer("strategy.data.parts").value_or(1);
+    if (parts > 1 && averaged)
+      add("strategy.data.parts", "parts go through an outer optimizer, each from where ranks last agreed on it",
+          "1; or strategy.data.outer: {}");
+    if (parts > *every)
+      add("strategy.data.parts",
+          fmt::format("each part is averaged at a step of its own, and strategy.data.every is {}", *every),
+          fmt::format("at most {}", *every));
     for (const auto& [path, value] : checked_.values)
       if (averaged && path.starts_with("train.") && path.ends_with(".states") && value.node.text != "f32")
         add(path, data->text() + " averages the optimizer's states over the ranks, in f32",
             "f32; or strategy.data.outer, under which every rank keeps its own states");
-    // Between averages every rank has weights of its own: there is no one model to save or to evaluate.
+    // Between averages every rank has weights of its own: there is no one model to save or to evaluate, unless parts
+    // keep what ranks agreed on last.
+    if (parts > 1) return;
     if (checked_.sections.contains("eval")) multiple_of(*every, "eval.every");
     if (checked_.find("checkpoint.every") != nullptr) multiple_of(*every, "checkpoint.every");
   }

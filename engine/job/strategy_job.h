@@ -33,6 +33,7 @@ struct OuterJob {
   double lr = 0.7;
   double momentum = 0.9;
   bool nesterov = true;  ///< false where there is no momentum
+  Compression compression{};
 };
 
 struct DataStrategyJob {
@@ -47,6 +48,12 @@ struct DataStrategyJob {
   std::int64_t every = 10;        ///< local_sgd: steps from one average to the next
   std::optional<OuterJob> outer;  ///< local_sgd; none: parameters and states are averaged, no more
   bool delayed = false;           ///< local_sgd: the average is applied one round late; then no `outer`
+  std::int64_t parts = 1;         ///< local_sgd: of the model, each averaged at a step of its own; of several, `outer`
+
+  /// Of what ranks send: gradients, or outer gradients.
+  const Compression& compression_of_sums() const { return outer ? outer->compression : compression; }
+  /// The step of a round after which a part is averaged: the last part's is the last.
+  std::int64_t step_of_part(std::int64_t part) const { return (part + 1) * every / parts; }
 };
 
 struct TensorStrategyJob {
@@ -87,7 +94,8 @@ std::string schedule_name(const PipelineStrategyJob& pipeline);
 
 enum class WrapPolicy : std::uint8_t { automatic, transformer, size, names, none };
 
-/// What becomes a unit. automatic: named blocks where parameters are gathered for use, else buckets of bucket_mb.
+/// What becomes a unit. automatic: named blocks where parameters are gathered for use or are averaged in parts, else
+/// buckets of bucket_mb.
 struct WrapJob {
   WrapPolicy policy = WrapPolicy::automatic;
   std::string block = "TransformerBlock";  ///< transformer: kind of block that is a unit

@@ -23,6 +23,7 @@ OpDef loss_seed() { return {.op = Op::loss_seed}; }
 OpDef sum_squares() { return {.op = Op::sum_squares}; }
 OpDef update_scalars() { return {.op = Op::update_scalars}; }
 
+OpDef outer_gradient() { return {.op = Op::outer_gradient}; }
 OpDef outer_step() { return {.op = Op::outer_step}; }
 OpDef apply_delayed() { return {.op = Op::apply_delayed}; }
 

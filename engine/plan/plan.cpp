@@ -119,6 +119,8 @@ std::string_view name_of(Slot::Kind kind) {
       return "residual";
     case Slot::Kind::copy:
       return "copy";
+    case Slot::Kind::anchor:
+      return "anchor";
     case Slot::Kind::gradient:
       return "gradient";
   }
@@ -141,6 +143,8 @@ std::string_view name_of(ProgramKind kind) {
       return "average";
     case ProgramKind::settle:
       return "settle";
+    case ProgramKind::swap:
+      return "swap";
     case ProgramKind::refresh:
       return "refresh";
   }
@@ -230,14 +234,14 @@ std::string_view name_of(Field::Kind kind) {
   return "?";
 }
 
-const Program* Role::program(ProgramKind kind) const {
-  const std::int32_t index = program_index(kind);
+const Program* Role::program(ProgramKind kind, int part) const {
+  const std::int32_t index = program_index(kind, part);
   return index < 0 ? nullptr : &programs[static_cast<std::size_t>(index)];
 }
 
-std::int32_t Role::program_index(ProgramKind kind) const {
+std::int32_t Role::program_index(ProgramKind kind, int part) const {
   for (std::size_t i = 0; i < programs.size(); ++i)
-    if (programs[i].kind == kind) return static_cast<std::int32_t>(i);
+    if (programs[i].kind == kind && part-- == 0) return static_cast<std::int32_t>(i);
   return -1;
 }
 

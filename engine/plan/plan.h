@@ -125,7 +125,7 @@ inline std::int32_t pass_micro_batch(const Issued& issued) {
   return is_pass(issued.why.phase) ? issued.why.micro_batch : -1;
 }
 
-/// What a program does. A plan has at most one of each.
+/// What a program does. A plan has at most one of each; of `average` one for each part of the model, in order.
 enum class ProgramKind : std::uint8_t {
   step,            ///< a step of training
   step_averaging,  ///< takes the place of a round's first step, and averages beside it
@@ -134,6 +134,7 @@ enum class ProgramKind : std::uint8_t {
   sample,          ///< forward to the logits; of generation, the newest token
   average,         ///< ranks that train apart come together
   settle,          ///< ends an average that is under way
+  swap,            ///< of what ranks agreed on last with what each has: before and after evaluating and saving
   refresh,         ///< working copies and packed weights from masters that were set from outside
 };
 std::string_view name_of(ProgramKind kind);
@@ -228,6 +229,8 @@ struct Slot {
     strategy_state,  ///< the strategy's: alike on all replicas, and 0 where a checkpoint lacks it
     residual,        ///< what compression has not sent yet
     copy,            ///< the strategy's, made anew when weights are loaded
+    anchor,          ///< f32, what ranks that train apart agreed on last; saved: of parts. Then it is the model, and
+                     ///< `swap` puts it in the place of the master, which each rank saves for itself
     gradient,        ///< the last one of the step program
   };
   Kind kind = Kind::working;
@@ -335,9 +338,10 @@ struct Role {
   std::int64_t bytes_in(Space space) const {
     return space == Space::device ? total_bytes : space == Space::host ? host_bytes : disk_bytes;
   }
-  const Program* program(ProgramKind kind) const;
+  /// The one of a kind; of `average` that of a part. Null: there is none.
+  const Program* program(ProgramKind kind, int part = 0) const;
   /// Index in `programs` or `fields`, or -1.
-  std::int32_t program_index(ProgramKind kind) const;
+  std::int32_t program_index(ProgramKind kind, int part = 0) const;
   std::int32_t field_index(std::string_view field_name) const;
   /// Of a region on the rank at `point`.
   std::int64_t address(const Region& region, const MeshPoint& point) const {

@@ -236,7 +236,8 @@ class Reader {
     if (line.take("program ")) {
       ProgramKind kind{};
       line >> kind;
-      if (role().program(kind) != nullptr) line.fail("a role has one program of a kind");
+      if (kind != ProgramKind::average && role().program(kind) != nullptr)
+        line.fail("a role has one program of a kind");
       return read_loops(line, role().programs.emplace_back(Program{kind, {}}));
     }
     if (role().programs.empty()) line.fail("expected a program");

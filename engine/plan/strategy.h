@@ -3,6 +3,7 @@
 // an address; `Step` is the only verb they have.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -49,8 +50,13 @@ class Step {
 
   /// master = mean over `axes` of the masters; the same for the optimizer's states.
   virtual void average(const Unit& unit, Axes axes) = 0;
-  /// An SGD step of `anchor` whose gradient is the way from the mean of the masters back to it; then master = anchor.
+  /// The anchor, which UnitLayout asks for, = the master.
+  virtual void set_anchor(const Unit& unit) = 0;
+  /// An SGD step of the anchor whose gradient is the mean way from the masters back to it, compressed on its way if the
+  /// job says so; then master = anchor.
   virtual void outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) = 0;
+  /// The anchor and the master change places.
+  virtual void swap_anchor(const Unit& unit) = 0;
   /// Keeps a copy of the master under a name of the strategy's: f32, there between steps.
   virtual void copy_master(const Unit& unit, const std::string& name) = 0;
   /// The copy `to` = the sum over `axes` of the copies `from`, while computation goes on.
@@ -88,6 +94,10 @@ class GradientCompression {
   virtual void reduce(const Unit& unit, ReductionContext& context) const = 0;
 };
 
+/// What ranks that train apart agreed on last: made of the masters when weights are loaded; or the model that is saved,
+/// beside which each rank saves its own master.
+enum class Anchor : std::uint8_t { none, made, model };
+
 /// What of a unit a rank holds between steps.
 struct UnitLayout {
   bool shard_states = false;      ///< master weights and states: its slice along the shard axis
@@ -96,6 +106,7 @@ struct UnitLayout {
       states{};  ///< f32 states of the strategy, beside the optimizer's and saved with them; 0 at first
   bool own_states =
       false;  ///< the optimizer's states are never brought together: each rank along the data axes has its own
+  Anchor anchor = Anchor::none;
 };
 
 /// How parameters live. Stateless: everything is in the plan it makes.
@@ -120,6 +131,10 @@ class DataStrategy {
   virtual bool averages() const { return false; }
   /// Program `average`, at a round's end: brings the ranks together.
   virtual void average(const Unit&, Step&) const {}
+  /// Programs `average`, each of every so many-th unit. Of several, the anchors are the model, and program `swap` shows
+  /// it to evaluation and saving.
+  virtual int parts() const { return 1; }
+  virtual void swap(const Unit&, Step&) const {}
   /// Whether that is done a round late. Then program `step_averaging` takes the place of a round's first step and does
   /// this besides;
   virtual bool delays() const { return false; }

@@ -35,8 +35,8 @@ void count(TrafficMap& traffic, const std::string& axis, std::string_view collec
 
 }  // namespace
 
-std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, ProgramKind program) {
-  const Program* run = plan.roles[role].program(program);
+std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role, ProgramKind program, int part) {
+  const Program* run = plan.roles[role].program(program, part);
   if (run == nullptr) return {};
   TrafficMap traffic;
   for (std::size_t i = 0; i < run->instructions.size(); ++i) {

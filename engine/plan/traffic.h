@@ -22,7 +22,8 @@ struct Traffic {
 
 /// What a rank of stage `role` sends in one run of `program`, by axis and collective; empty if there is no such
 /// program. Groups of one rank send nothing and are not listed.
-std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role = 0, ProgramKind program = ProgramKind::step);
+std::vector<Traffic> traffic_of(const Plan& plan, std::size_t role = 0, ProgramKind program = ProgramKind::step,
+                                int part = 0);
 
 /// Bytes of all of it.
 std::int64_t bytes_of(const std::vector<Traffic>& traffic);

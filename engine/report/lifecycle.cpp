@@ -17,8 +17,9 @@ namespace {
 std::int64_t live_peak(const Plan& plan, ProgramKind kind) {
   std::int64_t most = 0;
   for (const Role& role : plan.roles)
-    if (const Program* program = role.program(kind))
-      for (std::int64_t live : live_bytes(role, *program)) most = std::max(most, live);
+    for (const Program& program : role.programs)
+      if (program.kind == kind)
+        for (std::int64_t live : live_bytes(role, program)) most = std::max(most, live);
   return most;
 }
 
@@ -53,8 +54,8 @@ std::vector<LifecyclePoint> lifecycle_of(const LoadedJob& loaded, const Compiled
       {"start", staging.draw, std::max(held, live_peak(plan, ProgramKind::refresh)),
        fmt::format("weights as {} thread{} draw{} them", threads, threads == 1 ? "" : "s", threads == 1 ? "s" : "")});
   points.push_back({"step", saves.copy, live_peak(plan, ProgramKind::step), saves.behind ? copied : "nothing"});
-  for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging, ProgramKind::evaluate,
-                              ProgramKind::prompt, ProgramKind::sample})
+  for (ProgramKind program : {ProgramKind::average, ProgramKind::swap, ProgramKind::step_averaging,
+                              ProgramKind::evaluate, ProgramKind::prompt, ProgramKind::sample})
     if (const std::int64_t live = live_peak(plan, program); live > 0)
       points.push_back({std::string(name_of(program)), saves.copy, live,
                         saves.behind ? copied : "nothing: it runs in the step's memory"});

@@ -57,10 +57,10 @@ Json mesh_json(const Mesh& mesh) {
   return json;
 }
 
-StageTraffic traffic_by_stage(const Plan& plan, ProgramKind program) {
+StageTraffic traffic_by_stage(const Plan& plan, ProgramKind program, int part) {
   StageTraffic traffic;
   for (std::size_t stage = 0; stage < plan.roles.size(); ++stage) {
-    traffic.stages.push_back(traffic_of(plan, stage, program));
+    traffic.stages.push_back(traffic_of(plan, stage, program, part));
     if (bytes_of(traffic.stages[stage]) > bytes_of(traffic.stages[traffic.most])) traffic.most = stage;
   }
   return traffic;

@@ -22,7 +22,7 @@ struct StageTraffic {
   std::vector<std::vector<Traffic>> stages;
   std::size_t most = 0;
 };
-StageTraffic traffic_by_stage(const Plan& plan, ProgramKind program = ProgramKind::step);
+StageTraffic traffic_by_stage(const Plan& plan, ProgramKind program = ProgramKind::step, int part = 0);
 
 /// The stage whose ranks need most memory, and its report.
 std::size_t fullest_stage(const CompiledJob& compiled);

@@ -36,10 +36,17 @@ Json plan_json(const Planned& one) {
   const auto& [loaded, compiled, predicted, advice, without_bf16] = one;
   const StageTraffic traffic = traffic_by_stage(compiled.plan),
                      average = traffic_by_stage(compiled.plan, ProgramKind::average);
+  Json parts = Json::array();
+  for (int part = 0; compiled.strategy.data.parts > 1 && part < compiled.strategy.data.parts; ++part) {
+    const StageTraffic one = traffic_by_stage(compiled.plan, ProgramKind::average, part);
+    parts.push_back({{"after_step", compiled.strategy.data.step_of_part(part)},
+                     {"communication", communication_json(one.stages[one.most])}});
+  }
   Json by_stage = Json::array(), programs = Json::object();
   for (const std::vector<Traffic>& stage : traffic.stages) by_stage.push_back(communication_json(stage));
   for (const Program& program : compiled.plan.roles.front().programs)
-    programs[std::string(name_of(program.kind))] = program.length();
+    programs[std::string(name_of(program.kind))] =
+        programs.value(std::string(name_of(program.kind)), std::int64_t{0}) + program.length();
   Json memory = memory_json(compiled);
   memory["lifecycle"] = lifecycle_json(lifecycle_of(loaded, compiled));
   return {{"hash", hash_of(compiled.plan)},
@@ -72,6 +79,7 @@ Json plan_json(const Planned& one) {
           {"communication", communication_json(traffic.stages[traffic.most])},
           {"communication_by_stage", by_stage},
           {"communication_of_average", communication_json(average.stages[average.most])},
+          {"communication_of_parts", parts},
           {"units", units_json(compiled.plan)},
           {"pipeline", pipeline_json(compiled)}};
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -73,13 +74,19 @@ void add_stages(std::string& out, const PredictedStep& step) {
   out += table.str();
 }
 
-// Beside a step: either a program of its own, or what one that averages while it trains takes longer.
-double averaging_us(const Plan& plan, const cost::CostModel& model, double step_us) {
-  if (plan.roles.front().program(ProgramKind::step_averaging) != nullptr)
-    return std::max(0.0, cost::predict(plan, model, ProgramKind::step_averaging).step_us - step_us);
-  return plan.roles.front().program(ProgramKind::average) == nullptr
-             ? 0
-             : cost::predict(plan, model, ProgramKind::average).step_us;
+// Beside a step: either programs of their own, or what one that averages while it trains takes longer.
+void add_averages(const Plan& plan, const cost::CostModel& model, const DataStrategyJob& data, PredictedStep& step) {
+  const Role& role = plan.roles.front();
+  std::vector<double> parts;
+  if (role.program(ProgramKind::step_averaging) != nullptr)
+    parts = {std::max(0.0, cost::predict(plan, model, ProgramKind::step_averaging).step_us - step.times.step_us)};
+  else
+    for (int part = 0; role.program(ProgramKind::average, part) != nullptr; ++part)
+      parts.push_back(cost::predict(plan, model, ProgramKind::average, part).step_us);
+  if (parts.empty()) return;
+  step.average_us = std::accumulate(parts.begin(), parts.end(), 0.0);
+  step.largest_average_us = *std::ranges::max_element(parts);
+  if (step.average_us > 0) step.every = data.every, step.parts = std::ssize(parts);
 }
 
 // Ranks on a CPU share it.
@@ -104,8 +111,7 @@ PredictedStep predict_step(const LoadedJob& loaded, const CompiledJob& compiled,
   step.cluster = cluster_of(compiled, hardware);
   const cost::CostModel model(step.cluster);
   step.times = cost::predict(compiled.plan, model);
-  step.average_us = averaging_us(compiled.plan, model, step.times.step_us);
-  if (step.average_us > 0) step.every = compiled.strategy.data.every;
+  add_averages(compiled.plan, model, compiled.strategy.data, step);
   step.samples = !job.data.is_text();
   step.tokens = static_cast<double>(compiled.batch.global) * static_cast<double>(step.samples ? 1 : job.data.tokens());
   step.steps = job.train.steps;
@@ -148,6 +154,8 @@ Json predicted_json(const PredictedStep& step) {
   if (step.average_us > 0) {
     json["average_ms"] = ms(step.average_us);
     json["average_every"] = step.every;
+    json["average_parts"] = step.parts;
+    json["largest_average_ms"] = ms(step.largest_average_us);
   }
   json["hardware"] = step.machine->name;
   json["hardware_from"] = step.hardware;
@@ -206,7 +214,10 @@ std::string predicted_text(const PredictedStep& step) {
           fmt::format("{}{} {} ({})", text.empty() ? "" : ", ", name, ms_text(us), share_text(us, step.times.step_us));
   out += fmt::format(
       "  {}{}\n", step.times.roles.size() > 1 ? fmt::format("stage {}, the busiest: ", step.times.slowest) : "", text);
-  if (step.average_us > 0)
+  if (step.parts > 1)
+    out += fmt::format("  and at most {} more in each of {} steps of {}, in which a part is brought together\n",
+                       ms_text(step.largest_average_us), step.parts, step.every);
+  else if (step.average_us > 0)
     out += fmt::format("  and {} more in one step of {}, in which ranks are brought together\n",
                        ms_text(step.average_us), step.every);
   add_stages(out, step);

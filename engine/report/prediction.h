@@ -17,8 +17,9 @@ struct PredictedStep {
   std::string hardware;   ///< where its figures are from, for people
   cost::Cluster cluster;  ///< `machine` is that above
   cost::Prediction times;
-  double average_us = 0;  ///< what bringing ranks together adds to one step in `every`, where they train apart
-  std::int64_t every = 1;
+  double average_us = 0;  ///< what bringing ranks together adds to a round of `every` steps, where they train apart
+  double largest_average_us = 0;  ///< of its parts the longest
+  std::int64_t every = 1, parts = 1;
   double tokens = 0;  ///< of a step, all ranks; samples where the data has no tokens
   bool samples = false;
   double model_flops = 0;  ///< of a step, all ranks

@@ -73,7 +73,9 @@ void fill_from(const Run& run, const checkpoint::Checkpoint& start, const Loaded
       rank, start.tensors, start.path, false,
       is_of_adapter(run.compiled) ? [](const Unit& unit, const UnitTensor&) { return unit.trained(); } : Wanted());
   load_states(rank, start.tensors, start.path);
-  rank.executor.run(rank.executor.role().program_index(ProgramKind::refresh));
+  const Role& role = rank.executor.role();
+  rank.executor.run(role.program_index(ProgramKind::refresh));
+  if (load_apart(rank, start.tensors, start.path)) rank.executor.run(role.program_index(ProgramKind::swap));
 }
 
 /// As a run begins or goes on. Returns the base of its adapter.
@@ -124,10 +126,12 @@ class RankLoop {
         role_(executor_->role()),
         step_program_(role_.program_index(ProgramKind::step)),
         averaging_program_(role_.program_index(ProgramKind::step_averaging)),
-        average_program_(role_.program_index(ProgramKind::average)),
         settle_program_(role_.program_index(ProgramKind::settle)),
+        swap_program_(role_.program_index(ProgramKind::swap)),
         binder_(*executor_, {run.compiled.plan.mesh, run.compiled.plan.mesh.coordinates(rank_)}, *run.data.train,
                 step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
+    for (int part = 0; role_.program(ProgramKind::average, part) != nullptr; ++part)
+      average_programs_.push_back(role_.program_index(ProgramKind::average, part));
     facts_.base = fill_weights(run, start_, loaded_rank(), threads_, communicator_, channel_);
     loss_scale_ = loss_scale_of(*executor_);
     rates_.resize(run.compiled.optimizers.size());
@@ -234,7 +238,7 @@ class RankLoop {
     if (std::string trouble = one_step(loader, step_); !trouble.empty()) return trouble;
     ++step_;
     if (saver_) saver_->commit_if_written();
-    if (averages() && step_ % job_.strategy.data.every == 0) average(step_);
+    average_what_is_due();
     const bool asked = run_.options.stop != nullptr && run_.options.stop->load();
     stopped_ = channel_.any(asked || (leads_ && !run_.log_failure.empty()));
     if (evaluation_ && step_ % job_.eval->every == 0)  // at an average: the job's rules see to it
@@ -245,7 +249,7 @@ class RankLoop {
   // What follows the last step. Returns as advance() does.
   std::string end() {
     tell_of_step();
-    if (averages() && averaged_ != step_ && step_ > began_) average(step_);
+    if (averages() && !averages_parts() && averaged_ != step_ && step_ > began_) average();
     if (evaluation_ && evaluated_ != step_ && !stopped_)
       if (std::string trouble = evaluate(); !trouble.empty()) return trouble;
     return job_.checkpoint.dir && saved_ != step_ ? save() : "";
@@ -385,8 +389,10 @@ class RankLoop {
 
   std::string evaluate() {
     tell_of_step();
+    swap();
     EvaluationRecord record = evaluation_->run(step_);
     if (answers_) record.exact_match = answers_->exact_match(channel_);
+    swap();
     bind_figures();  // the field is of both programs
     evaluated_ = step_;
     val_loss_ = record.val_loss;
@@ -405,19 +411,43 @@ class RankLoop {
 
   // ---- Rounds of local SGD ----
 
-  bool averages() const { return average_program_ >= 0; }
+  bool averages() const { return !average_programs_.empty(); }
+  bool averages_parts() const { return average_programs_.size() > 1; }
 
-  void average(std::int64_t step) {
-    executor_->run(average_program_);
-    averaged_ = step;
+  void average() {
+    for (const std::int32_t program : average_programs_) average_by(program);
+  }
+
+  void average_by(std::int32_t program) {
+    const std::int64_t sent = communicator_.bytes_sent();
+    executor_->run(program);
+    bytes_sent_ += communicator_.bytes_sent() - sent;
+    averaged_ = step_;
+  }
+
+  // Each part at a step of its own. After the last step all parts, so that no step is lost; a run that was stopped goes
+  // on in the middle of a round.
+  void average_what_is_due() {
+    if (averages() && step_ == job_.train.steps) return average();
+    const DataStrategyJob& data = job_.strategy.data;
+    for (std::size_t part = 0; part < average_programs_.size(); ++part)
+      if ((step_ - data.step_of_part(static_cast<std::int64_t>(part))) % data.every == 0)
+        average_by(average_programs_[part]);
+  }
+
+  // What ranks agreed on last comes to where the weights are, and what each has of them aside; or the other way round.
+  void swap() {
+    if (swap_program_ >= 0) executor_->run(swap_program_);
   }
 
   std::string save() {
     tell_of_step();
     if (settle_program_ >= 0) executor_->run(settle_program_);
+    swap();
     if (const std::string weight = non_finite_weight(loaded_rank(), channel_); !weight.empty())
       return fmt::format("after {} steps: the weight {}", step_, weight);
     saver_->save(step_, saved_facts());
+    swap();
     saved_ = step_;
     if (evaluated_ == step_) best_loss_ = std::min(best_loss_, val_loss_);
     return "";
@@ -453,7 +483,8 @@ class RankLoop {
   std::unique_ptr<DeviceBackend> device_;
   std::unique_ptr<Executor> executor_;
   const Role& role_;
-  const std::int32_t step_program_, averaging_program_, average_program_, settle_program_;  // -1: the plan has no such
+  const std::int32_t step_program_, averaging_program_, settle_program_, swap_program_;  // -1: there is no such
+  std::vector<std::int32_t> average_programs_;                                           // of each part
   BatchBinder binder_;
   std::optional<Evaluation> evaluation_;
   std::optional<Answers> answers_;  // of eval.generate

@@ -467,9 +467,10 @@ void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensor
     for (const Unit& unit : role.units) expect_states(loading, tensors, unit);
   loading.check();
   const std::vector<Unit>& units = loaded.executor.role().units;
+  // Outer gradients are in no loss scale.
+  const float rescale = loaded.plan.drifts ? 1.0F : loss_scale_of(loaded.executor) / scale.value_or(1.0F);
   for_each_held(loaded, units, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
-    const LoadingStates states(loaded, loading, tensors, loss_scale_of(loaded.executor) / scale.value_or(1.0F), unit,
-                               tensor);
+    const LoadingStates states(loaded, loading, tensors, rescale, unit, tensor);
     for (const Slot& slot : unit.slots) {
       if (slot.kind == Slot::Kind::state || slot.kind == Slot::Kind::strategy_state) states.state(slot, pieces);
       if (slot.kind == Slot::Kind::residual) states.residual(slot);
@@ -480,6 +481,23 @@ void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensor
   if (role.good_steps < 0 || !scale || !good_steps) return;
   set_scalars(loaded.executor, *scale);
   loaded.executor.write({role.good_steps, 0, size_of(DType::i32)}, &*good_steps);
+}
+
+bool load_apart(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source) {
+  const Loading loading(tensors, source);
+  const std::vector<Unit>& units = loaded.executor.role().units;
+  bool any = false;
+  for_each_held(loaded, units, [&](const Unit& unit, const UnitTensor& tensor, const std::vector<Piece>& pieces) {
+    const Slot* const anchor = unit.find(Slot::Kind::anchor);
+    if (anchor == nullptr || !anchor->saved) return;
+    const Mesh& mesh = loaded.plan.mesh;
+    const StateOwner holder = state_owner_of(unit, mesh, mesh.coordinates(loaded.rank));
+    const std::vector<std::string> own = own_names(tensors, tensor, anchor->name);
+    if (static_cast<int>(own.size()) != holder.count) return;
+    loading.read(own[static_cast<std::size_t>(holder.index)], held_buffer(loaded, unit, *anchor), pieces);
+    any = true;
+  });
+  return any;
 }
 
 void set_scalars(Executor& executor, float loss_scale) {

@@ -71,6 +71,10 @@ void check_weights(const Plan& plan, const WeightSource& source, const Wanted& w
 /// scalars hold, whatever it was saved in. REQUIRES: set_scalars.
 void load_states(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source);
 
+/// Reads into their anchors what ranks that train apart had of the weights each for itself. False: there is none, or it
+/// is of another number of ranks. Called behind `refresh`, and before `swap`.
+bool load_apart(const LoadedRank& loaded, const checkpoint::TensorStore& tensors, const std::string& source);
+
 /// Sets {factor, loss_scale, grad_norm, loss} for the first step.
 void set_scalars(Executor& executor, float loss_scale);
 /// The loss scale of the next step.

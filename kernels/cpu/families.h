@@ -104,6 +104,7 @@ Prepared prepare_muon_orthogonalize(const Signature& signature, const Context& c
 std::int64_t muon_orthogonalize_workspace(const Signature& signature, const Context& context);
 
 // kernels/averaging.h
+Prepared prepare_outer_gradient(const Signature& signature, const Context& context);
 Prepared prepare_outer_step(const Signature& signature, const Context& context);
 Prepared prepare_apply_delayed(const Signature& signature, const Context& context);
 

@@ -35,6 +35,7 @@ Prepared prepare_document_positions(const Signature& signature, const Context& c
 Prepared prepare_attention_cached(const Signature& signature, const Context& context);
 
 // kernels/averaging.h
+Prepared prepare_outer_gradient(const Signature& signature, const Context& context);
 Prepared prepare_outer_step(const Signature& signature, const Context& context);
 Prepared prepare_apply_delayed(const Signature& signature, const Context& context);
 

@@ -2,11 +2,21 @@
 // Sources: Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019; McMahan et al.,
 // "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017. With an outer optimizer:
 // Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023, algorithm 1 (states stay
-// a rank's own). Delayed, the average of a round is made while the next one runs, and applied at its end: Douillard et
-// al., "Streaming DiLoCo with overlapping communication", 2025, section 2.2, without an outer optimizer and for all
-// parameters at once. Memory per rank: everything whole; f32 copies besides: one and a momentum with an outer
-// optimizer, two if delayed. Sent per rank and round: 2 (n − 1)/n · (parameters and states), or of the parameters alone
-// with an outer optimizer or delayed. Departs from the papers: the norm for clipping is a rank's own.
+// a rank's own). In parts: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025, section 2.2.1:
+// unit i belongs to part i modulo their number (strided), and part p of P is averaged after step (p + 1) · every / P of
+// each round. What ranks agreed on last, part by part, is the model that is evaluated and saved; beside it each rank
+// saves its own weights. Delayed, the average of a round is made while the next one runs, and applied at its end: the
+// same paper, section 2.2.2, without an outer optimizer and for all parameters at once.
+//
+// Memory per rank: everything whole; f32 copies besides: an anchor and a momentum with an outer optimizer, and a
+// residual if outer gradients are compressed; two if delayed. Sent per rank and round: 2 (n − 1)/n · (parameters and
+// states), or of the parameters alone with an outer optimizer or delayed, at once or, in parts, some 1/P at a time; of
+// compressed outer gradients what strategies/compression says.
+//
+// Departs from the papers: the norm for clipping is a rank's own. After the last step all parts are averaged, so that
+// no step is lost. What a compression did not send is added to the outer gradient of the next round. Parts are averaged
+// between two steps and applied as they are (the paper's τ = 0, α = 1): a transfer beside the steps that follow would
+// take a step program for each part, as long as the step itself.
 #include "strategies/strategies.h"
 
 namespace trainer::strategies {
@@ -25,13 +35,19 @@ class LocalSgd : public DataStrategy {
 
 class OuterLocalSgd final : public LocalSgd {
  public:
-  explicit OuterLocalSgd(const OuterJob& job) : outer_{job.lr, job.momentum, job.nesterov} {}
-  UnitLayout layout() const override { return {.states = {"outer_momentum"}, .own_states = true}; }
-  void begin(const Unit& unit, Step& step) const override { step.copy_master(unit, "anchor"); }
+  OuterLocalSgd(const OuterJob& job, std::int64_t parts)
+      : outer_{job.lr, job.momentum, job.nesterov}, parts_(static_cast<int>(parts)) {}
+  UnitLayout layout() const override {
+    return {.states = {"outer_momentum"}, .own_states = true, .anchor = parts_ > 1 ? Anchor::model : Anchor::made};
+  }
+  void begin(const Unit& unit, Step& step) const override { step.set_anchor(unit); }
   void average(const Unit& unit, Step& step) const override { step.outer_step(unit, kBatchAxes, outer_); }
+  int parts() const override { return parts_; }
+  void swap(const Unit& unit, Step& step) const override { step.swap_anchor(unit); }
 
  private:
   const OuterSettings outer_;
+  const int parts_;
 };
 
 class DelayedLocalSgd final : public LocalSgd {
@@ -53,7 +69,7 @@ class DelayedLocalSgd final : public LocalSgd {
 
 std::unique_ptr<DataStrategy> make_local_sgd(const DataStrategyJob& job, const ResolvedData&) {
   if (job.delayed) return std::make_unique<DelayedLocalSgd>();
-  if (job.outer) return std::make_unique<OuterLocalSgd>(*job.outer);
+  if (job.outer) return std::make_unique<OuterLocalSgd>(*job.outer, job.parts);
   return std::make_unique<LocalSgd>();
 }
 

@@ -92,6 +92,23 @@ TEST_CASE("two and four ranks of GPUs train as one under every strategy, alike t
   }
 }
 
+TEST_CASE("GPUs that train apart come together in parts, whole and in 8 bits, as processors do") {
+  for (const std::string compression : {"none", "int8"}) {
+    CAPTURE(compression);
+    const std::string strategy =
+        "strategy={data: {kind: local_sgd, every: 4, parts: 3, outer: {compression: " + compression + "}}}";
+    const tests::GpuJob job = tests::gpu_job(jobs(), "gpt2", "apart", {"checkpoint.resume=none", strategy}, 2);
+    const Trained here = tests::run(tests::from_the_start(jobs().load(
+        "gpt2", "processors",
+        {"checkpoint.resume=none", strategy, "cluster.devices_per_node=2", "train.batch.micro=2", "train.steps=20"})));
+    const Trained first = run(job, 0);
+    check_close(here, first);
+    const Trained again = run(job, 5);
+    CHECK(again.loss == first.loss);
+    CHECK(tests::tensors_of(again.report.checkpoint) == tests::tensors_of(first.report.checkpoint));
+  }
+}
+
 TEST_CASE("captured steps with collectives are issued ones to the bit, and count the bytes that they send") {
   for (const Case& one : {kCases[5], kCases[14]}) {
     CAPTURE(text_of(one));

@@ -339,6 +339,22 @@ TEST_CASE("local SGD takes DiLoCo's outer optimizer, with its numbers unless oth
   CHECK_FALSE(data(", outer: {momentum: 0}").outer->nesterov);
 }
 
+TEST_CASE("local SGD in parts ends its round with the last one, and compresses outer gradients") {
+  const auto data = [](const std::string& keys) {
+    return parsed(kSmall + "strategy: {data: {kind: local_sgd, every: 10, " + keys + "}}").job.strategy.data;
+  };
+  const DataStrategyJob one = data("outer: {}"), three = data("parts: 3, outer: {compression: int8}"),
+                        top = data("outer: {compression: {top_k: 0.5}}");
+  CHECK(one.parts == 1);
+  CHECK(one.step_of_part(0) == 10);
+  CHECK(one.compression_of_sums().kind == Compression::Kind::none);
+  CHECK(three.step_of_part(0) == 3);
+  CHECK(three.step_of_part(1) == 6);
+  CHECK(three.step_of_part(2) == 10);
+  CHECK(three.compression_of_sums().kind == Compression::Kind::int8);
+  CHECK(top.compression_of_sums().fraction == 0.5);
+}
+
 TEST_CASE("a pipeline's chunks are by cost, of equal size, or begin at names; each schedule has its number of them") {
   const auto pipeline = [](const std::string& keys) {
     return parsed(kSmall + "strategy: {pipeline: {degree: 2" + keys + "}}").job.strategy.pipeline;

@@ -107,6 +107,13 @@ const std::vector<GoldenJob> kJobs{
      "llama",
      cpu,
      {ranks(2), "strategy={data: {kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9}}}", kBf16}},
+    {"gpt2_local_sgd_parts_int8",
+     "gpt2",
+     cpu,
+     {ranks(4),
+      "strategy={data: {kind: local_sgd, every: 2, parts: 2, outer: {lr: 0.7, compression: int8}}, tensor: {degree: "
+      "2}}",
+      kBf16}},
     {"gpt2_local_sgd_delayed",
      "gpt2",
      cuda,

@@ -72,6 +72,7 @@ const std::vector<GpuCase>& gpu_cases() {
       {"gpt2", {ranks(4), "strategy={data: {kind: fsdp, sharding: no_shard}, tensor: {degree: 2}}"}},
       {"gpt2", {ranks(2), "strategy={data: {kind: local_sgd, every: 2}}"}},
       {"gpt2", {ranks(2), "strategy={data: {kind: local_sgd, every: 2, delayed: true}}"}},
+      {"gpt2", {ranks(2), "strategy={data: {kind: local_sgd, every: 4, parts: 3, outer: {compression: int8}}}"}},
       {"gpt2", {ranks(4), "strategy={data: {kind: local_sgd, every: 2}, pipeline: {degree: 2}}"}},
       {"gpt2", {ranks(2), "strategy={data: {kind: ddp, compression: int8}}"}},
       {"gpt2", {ranks(4), "strategy={data: {kind: ddp, compression: {top_k: 0.01}}, tensor: {degree: 2}}"}},

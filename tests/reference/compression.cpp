@@ -123,10 +123,14 @@ void top_k_sum(const Call& c) {
     }
 }
 
+void outer_gradient(const Call& c) {
+  for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][i] = c.in[0][i] - c.in[1][i];
+}
+
 void outer_step(const Call& c) {
   const double factor = c.attributes.real("factor"), lr = c.attributes.real("lr"), mu = c.attributes.real("momentum");
   for (std::int64_t i = 0; i < c.in[0].size(); ++i) {
-    const double delta = c.in[0][i] - factor * c.in[2][i], momentum = mu * c.in[1][i] + delta;
+    const double delta = factor * c.in[2][i], momentum = mu * c.in[1][i] + delta;
     c.out[1][i] = momentum;
     c.out[0][i] = c.out[2][i] = c.in[0][i] - lr * (c.has("nesterov") ? delta + mu * momentum : momentum);
   }

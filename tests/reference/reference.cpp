@@ -225,6 +225,8 @@ void dispatch(Op op, const Call& call) {
       return muon_orthogonalize(call);
     case Op::muon:
       return muon(call);
+    case Op::outer_gradient:
+      return outer_gradient(call);
     case Op::outer_step:
       return outer_step(call);
     case Op::apply_delayed:

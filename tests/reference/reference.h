@@ -129,6 +129,7 @@ void lion(const Call&);
 void muon_momentum(const Call&);
 void muon_orthogonalize(const Call&);
 void muon(const Call&);
+void outer_gradient(const Call&);
 void outer_step(const Call&);
 void apply_delayed(const Call&);
 void compress_bf16(const Call&);

@@ -32,6 +32,7 @@ TEST_CASE("the explicit form of a strategy is a strategy, of the same mesh and t
       "{data: {kind: local_sgd, outer: {lr: 0.5}}}",
       "{data: {kind: local_sgd, outer: {momentum: 0}}}",
       "{data: {kind: local_sgd, delayed: true}}",
+      "{data: {kind: local_sgd, parts: 2, outer: {compression: {top_k: 0.25}}}}",
       "{profile: low_bandwidth}",
       "{data: {kind: local_sgd}, profile: low_bandwidth}",
       "{data: {kind: zero3}, pipeline: {degree: 2, schedule: zb_v, split: [a, b, c]}, tensor: {degree: 2, "

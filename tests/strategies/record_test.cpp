@@ -132,6 +132,10 @@ TEST_CASE("what is sharded and who averages is what the code of the strategy doe
     }
     job.delayed = true;
     CHECK(strategies::data_strategy(job, false)->delays() == record.averages);
+    job.delayed = false;
+    job.outer.emplace();
+    job.parts = 3;
+    CHECK(strategies::data_strategy(job, false)->parts() == (record.averages ? 3 : 1));
   });
 }
 

@@ -312,6 +312,10 @@ Signature update_scalars(DType, const Sizes&) {
 }
 
 // The strategies' own.
+Signature outer_gradient(DType, const Sizes& s) {
+  const TensorDesc flat{DType::f32, {s[0]}};
+  return {Op::outer_gradient, {}, {flat, flat, flat}};
+}
 Signature outer_step(DType, const Sizes& s) {
   const TensorDesc flat{DType::f32, {s[0]}};
   return {
@@ -463,8 +467,9 @@ void add_step(Cases& cases, Effort effort) {
     cases.add(optimizer(Op::adamw, working), flat(effort), DType::f32);
     for (Op op : {Op::sgd, Op::lion}) cases.add(optimizer(op, working), elements(effort), DType::f32);
   }
-  for (const Make& make : {Make(muon_momentum), Make(outer_step), Make(apply_delayed), Make(compress_bf16),
-                           Make(quantize_int8), Make(dequantize_int8), Make(dequantize_sum_int8), Make(top_k_compress)})
+  for (const Make& make :
+       {Make(muon_momentum), Make(outer_gradient), Make(outer_step), Make(apply_delayed), Make(compress_bf16),
+        Make(quantize_int8), Make(dequantize_int8), Make(dequantize_sum_int8), Make(top_k_compress)})
     cases.add(make, elements(Effort::quick), DType::f32);
 }
 

@@ -139,6 +139,7 @@ int fresh_of(const Signature& s) {
     case Op::muon_momentum:
     case Op::muon:
     case Op::scale:
+    case Op::outer_gradient:
     case Op::outer_step:
     case Op::apply_delayed:
     case Op::compress_bf16:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <optional>
 
 #include "engine/core/check.h"
@@ -202,7 +203,17 @@ class Passes {
 struct Common {
   std::optional<CutGraph> train, evaluate, sample, prompt;
   std::vector<std::vector<Unit>> units;
+  std::map<std::string, int> parts;  // of trained units: the part that each is averaged with
 };
+
+// Strided, over the units of all stages, of which stages may share some.
+std::map<std::string, int> parts_of(const std::vector<std::vector<Unit>>& units, int parts) {
+  std::map<std::string, int> result;
+  for (const std::vector<Unit>& stage : units)
+    for (const Unit& unit : stage)
+      if (unit.trained()) result.try_emplace(unit.name, static_cast<int>(std::ssize(result) % parts));
+  return result;
+}
 
 Common common_of(const AssembleOptions& options, const Rounds* rounds) {
   Common common;
@@ -216,6 +227,7 @@ Common common_of(const AssembleOptions& options, const Rounds* rounds) {
                      : options.evaluate != nullptr ? *options.evaluate
                                                    : *options.sample;
   common.units = layout_units(any, options);
+  common.parts = parts_of(common.units, options.data->parts());
   return common;
 }
 
@@ -242,8 +254,10 @@ class Assembly {
     CHECK(options_.train == nullptr || packed == emit_.num_packed(),
           "a program reads a packed weight that the step does not renew");
     if (options_.train != nullptr && options_.data->averages()) {
-      bring_together(ProgramKind::average, &DataStrategy::average);
+      const int parts = options_.data->parts();
+      for (int part = 0; part < parts; ++part) bring_together(ProgramKind::average, &DataStrategy::average, part);
       if (options_.data->delays()) bring_together(ProgramKind::settle, &DataStrategy::settle);
+      if (parts > 1) bring_together(ProgramKind::swap, &DataStrategy::swap);
     }
     refresh();  // last: it makes what the programs above turned out to read
     if (folded_ && common_.train && common_.train->rounds != nullptr) drop_unused_buffers(role_);
@@ -474,16 +488,18 @@ class Assembly {
                 CopyOut{emit_.field("logits", Field::Kind::batch, graph.value(graph.logits).spec), 0, {logits}});
   }
 
-  // What ends a round of a strategy that lets ranks drift apart.
-  void bring_together(ProgramKind kind, void (DataStrategy::*how)(const Unit&, Step&) const) {
+  // What ends a round of a strategy that lets ranks drift apart; kNone: for all parts.
+  void bring_together(ProgramKind kind, void (DataStrategy::*how)(const Unit&, Step&) const, int part = kNone) {
     emit_.begin_program(kind);
     const auto why = emit_.because({.phase = For::average});
     EmittedStep step(emit_, role_, options_);
+    std::vector<const Unit*> units;
     for (const Unit& unit : role_.units)
-      if (unit.trained()) (options_.data->*how)(unit, step);
-    for (const Unit& unit : role_.units) {
-      step.renew_working(unit);
-      emit_.pack_unit(unit);
+      if (unit.trained() && (part == kNone || common_.parts.at(unit.name) == part)) units.push_back(&unit);
+    for (const Unit* unit : units) (options_.data->*how)(*unit, step);
+    for (const Unit* unit : units) {
+      step.renew_working(*unit);
+      emit_.pack_unit(*unit);
     }
   }
 

@@ -97,6 +97,15 @@ void Emitter::make_states(Unit& unit, const UnitLayout& layout) {
                           .spec = flat_spec(unit, DType::f32, axes),
                           .region = persistent(unit, state, Category::optimizer, DType::f32, elements),
                           .saved = true});
+  if (layout.anchor != Anchor::none) {
+    const bool model = layout.anchor == Anchor::model;
+    const std::string name = model ? "local" : "anchor";  // as checkpoints call what they have of it: `swap`
+    unit.slots.push_back({.kind = Slot::Kind::anchor,
+                          .name = name,
+                          .spec = model ? own_spec(DType::f32) : flat_spec(unit, DType::f32, axes),
+                          .region = persistent(unit, name, Category::optimizer, DType::f32, elements),
+                          .saved = model});
+  }
   if (options_.compression != nullptr)
     unit.slots.push_back({.kind = Slot::Kind::residual,
                           .name = "residual",

@@ -29,19 +29,19 @@ StagedUnits::Chunk whole_slice(const Unit& unit) { return {&unit, {0, unit.slice
 
 }  // namespace
 
-// A unit's reduction as a compression sees it.
+// A unit's reduction as a compression sees it: of its gradient, or of its outer gradient.
 class UnitReduction final : public ReductionContext {
  public:
-  UnitReduction(EmittedStep& step, const Unit& unit, Axes axes, bool sliced)
-      : step_(step), unit_(unit), axes_(axes), sliced_(sliced) {}
+  UnitReduction(EmittedStep& step, const Unit& unit, Axes axes, bool sliced, DType reduce, const Region& gradient)
+      : step_(step), unit_(unit), axes_(axes), sliced_(sliced), reduce_(reduce), gradient_(gradient) {}
 
   int ranks() const override { return step_.options_.mesh.group_size(axes_); }
   Region own_slice(const Region& whole) const override {
     return trainer::own_slice(whole, step_.options_.mesh.active(axes_), ranks());
   }
-  DType reduce() const override { return step_.options_.reduce; }
+  DType reduce() const override { return reduce_; }
   bool sliced() const override { return sliced_; }
-  Region gradient() override { return step_.emit_.whole(step_.emit_.gradient(unit_)); }
+  Region gradient() override { return gradient_; }
   Region residual() override { return unit_.find(Slot::Kind::residual)->region; }
   Region packet(std::int64_t bytes) override {
     return step_.emit_.whole(step_.emit_.buffer(unit_.name + ".packet", Category::communication, bytes));
@@ -65,6 +65,8 @@ class UnitReduction final : public ReductionContext {
   const Unit& unit_;
   const Axes axes_;
   const bool sliced_;
+  const DType reduce_;
+  const Region gradient_;
 };
 
 EmittedStep::EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options)
@@ -149,6 +151,11 @@ void EmittedStep::finish_gradients() {
   while (!later_.empty()) catch_up();
 }
 
+void EmittedStep::compress(const Unit& unit, Axes axes, bool sliced, DType reduce, const Region& gradient) {
+  reductions_.push_back(std::make_unique<UnitReduction>(*this, unit, axes, sliced, reduce, gradient));
+  options_.compression->reduce(unit, *reductions_.back());
+}
+
 void EmittedStep::all_reduce_gradient(const Unit& unit, Axes over) {
   const auto why = emit_.because(For::reduce, unit);
   const Axes axes = over & unit.sum_axes();
@@ -157,11 +164,10 @@ void EmittedStep::all_reduce_gradient(const Unit& unit, Axes over) {
     if (!reduced.partial_summed) sum_partial(unit);
     return;
   }
-  if (options_.compression != nullptr) {
+  if (options_.compression != nullptr && !options_.data->averages()) {
     catch_up();
     if (!reduced.partial_summed) sum_partial(unit);
-    reductions_.push_back(std::make_unique<UnitReduction>(*this, unit, axes, false));
-    return options_.compression->reduce(unit, *reductions_.back());
+    return compress(unit, axes, false, options_.reduce, emit_.whole(emit_.gradient(unit)));
   }
   if (!reduced.partial_summed) sum_partial(unit);
   const auto sum = [this, name = unit.name, axes, region = gradient(unit)] {
@@ -182,10 +188,7 @@ void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
   const std::int64_t bytes = all.bytes / shards;
   if (once) {
     reduced.slice = own_slice(all, axes, shards);
-    if (options_.compression != nullptr) {
-      reductions_.push_back(std::make_unique<UnitReduction>(*this, unit, axes, true));
-      return options_.compression->reduce(unit, *reductions_.back());
-    }
+    if (options_.compression != nullptr) return compress(unit, axes, true, options_.reduce, all);
     emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, axes, all, reduced.slice);
     return;
   }
@@ -442,19 +445,42 @@ void EmittedStep::average(const Unit& unit, Axes axes) {
 
 // ---- Local SGD ---------------------------------------------------------------------------------------------------
 
+void EmittedStep::set_anchor(const Unit& unit) {
+  const auto why = emit_.because(For::average, unit);
+  emit_.copy(unit.name + ".anchor", DType::f32, unit.parameters().region, unit.find(Slot::Kind::anchor)->region);
+}
+
+// The outer gradient takes the place of the master, which it replaces in the end. Compressed or not, it is summed in
+// f32, and every rank has the same sum.
 void EmittedStep::outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) {
   const auto why = emit_.because(For::average, unit);
-  const Region anchor = emit_.strategy_copy(unit, "anchor"),
+  const Region anchor = unit.find(Slot::Kind::anchor)->region,
                momentum = unit.find(Slot::Kind::strategy_state, "outer_momentum")->region,
                master = unit.parameters().region;
-  emit_.all_reduce(unit.name, DType::f32, axes, master);
+  const int ranks = options_.mesh.group_size(axes);
   const TensorDesc tensor = flat(DType::f32, unit.slice());
-  const Attributes attributes{{"factor", 1.0 / options_.mesh.group_size(axes)},
-                              {"lr", outer.lr},
-                              {"momentum", outer.momentum},
-                              {"nesterov", outer.nesterov}};
+  emit_.launch(unit.name, {Op::outer_gradient, {}, {tensor, tensor, tensor}},
+               {Read{anchor}, Read{master}, Write{master}});
+  if (ranks > 1 && options_.compression != nullptr) {
+    compress(unit, axes, false, DType::f32, master);
+    finish_gradients();
+  } else {
+    emit_.all_reduce(unit.name, DType::f32, axes, master);
+  }
+  const Attributes attributes{
+      {"factor", 1.0 / ranks}, {"lr", outer.lr}, {"momentum", outer.momentum}, {"nesterov", outer.nesterov}};
   emit_.launch(unit.name, {Op::outer_step, attributes, {tensor, tensor, tensor, tensor}},
                {Update{anchor}, Update{momentum}, Read{master}, Write{master}});
+}
+
+void EmittedStep::swap_anchor(const Unit& unit) {
+  const auto why = emit_.because(For::average, unit);
+  const Region anchor = unit.find(Slot::Kind::anchor)->region, master = unit.parameters().region;
+  const std::string text = unit.name + ".swap";
+  const Region between = emit_.whole(emit_.buffer(text, Category::optimizer, master.bytes));
+  emit_.copy(text, DType::f32, master, between);
+  emit_.copy(text, DType::f32, anchor, master);
+  emit_.copy(text, DType::f32, between, anchor);
 }
 
 void EmittedStep::copy_master(const Unit& unit, const std::string& name) {

@@ -26,7 +26,9 @@ class EmittedStep final : public Step {
   void reduce_scatter_gradient(const Unit& unit, bool once) override;
   void optimizer(const Unit& unit) override;
   void average(const Unit& unit, Axes axes) override;
+  void set_anchor(const Unit& unit) override;
   void outer_step(const Unit& unit, Axes axes, const OuterSettings& outer) override;
+  void swap_anchor(const Unit& unit) override;
   void copy_master(const Unit& unit, const std::string& name) override;
   void sum_copies(const Unit& unit, Axes axes, const std::string& from, const std::string& to) override;
   void apply_delayed(const Unit& unit, Axes axes, const std::string& sum, const std::string& mine) override;
@@ -53,6 +55,7 @@ class EmittedStep final : public Step {
   /// The unit's gradients as far as they are reduced: whole, or this rank's slice.
   Region gradient(const Unit& unit);
   void sum_partial(const Unit& unit);
+  void compress(const Unit& unit, Axes axes, bool sliced, DType reduce, const Region& gradient);
   void put_off(std::function<void()> rest);
   void catch_up();
   struct UnitUpdate;

@@ -21,7 +21,29 @@ std::int64_t slot_elements(const Slot& slot) {
          (slot.spec.format.block * size_of(slot.spec.dtype()) + size_of(DType::f32));
 }
 
+bool writes(const Program& program, const Region& region) {
+  return std::ranges::any_of(program.instructions, [&](const Issued& issued) {
+    bool found = false;
+    for_each_access(issued.instruction, [&](Access access, const Region& one) {
+      const bool meets = one.offset < region.offset + region.bytes && region.offset < one.offset + one.bytes;
+      found = found || (access != Access::read && one.buffer == region.buffer && meets);
+    });
+    return found;
+  });
+}
+
 }  // namespace
+
+Flow::Writer Flow::writer_of(const Role& role, const Unit& unit, const Program& program) {
+  if (program.kind != ProgramKind::average || role.program(ProgramKind::average, 1) == nullptr || !unit.trained())
+    return kHere;
+  const Region& master = unit.parameters().region;
+  const bool here = writes(program, master);
+  const auto others = std::ranges::count_if(role.programs, [&](const Program& other) {
+    return &other != &program && other.kind == ProgramKind::average && writes(other, master);
+  });
+  return here ? (others > 0 ? kTwice : kHere) : others > 0 ? kElsewhere : kNowhere;
+}
 
 Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::size_t program, FlowTables& tables,
            Report report)
@@ -36,7 +58,8 @@ Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::siz
   read_.resize(program_.instructions.size(), 0);
   units_.resize(role_.units.size());
   renews_ = program_.kind == ProgramKind::refresh || program_.kind == ProgramKind::average ||
-            program_.kind == ProgramKind::settle;
+            program_.kind == ProgramKind::settle || program_.kind == ProgramKind::swap;
+  for (const Unit& unit : role_.units) writers_.push_back(writer_of(role_, unit, program_));
   declare();
 }
 
@@ -109,12 +132,20 @@ void Flow::declare_unit(std::size_t index) {
   for (const Slot& slot : unit.slots)
     if (slot.kind == Slot::Kind::working || (slot.kind == Slot::Kind::master && !inside) || is_state(slot))
       declare(slot.region, lies(index, slot_elements(slot), slot.spec.dtype()));
-  if (!renews_ || working.sliced() || !unit.trained() || (inside && !unit.sharded())) return;
+  if (const Slot* anchor = unit.find(Slot::Kind::anchor)) declare_anchor(index, anchor->region);
+  if (!renews(index) || working.sliced() || !unit.trained() || (inside && !unit.sharded())) return;
   const std::int64_t first = address(working.region);
   memory_.assign(first, first + working.region.bytes, Facts{});  // of masters that are gone
   if (inside)
     for (const FactRange& piece : lies(index, unit.slice(), DType::f32))
       put(memory_, address(parameters.region), piece);
+}
+
+// All ranks have it alike; but `swap` leaves each rank's own weights there, and the next one brings it back.
+void Flow::declare_anchor(std::size_t index, const Region& region) {
+  const FactRanges pieces = lies(index, region.bytes / size_of(DType::f32), DType::f32);
+  if (program_.kind != ProgramKind::swap) return declare(region, pieces);
+  for (const FactRange& piece : pieces) put(memory_, address(region), piece);
 }
 
 void Flow::declare(const Region& region, const FactRanges& pieces) {
@@ -220,9 +251,12 @@ void Flow::finish_units() {
         report_(last, "ends a step that has not brought back " + slot.name + " of " + unit.name);
     if (steps && unit.trained() && record.states != state_operands(unit).size())
       report_(last, "ends a step that has updated " + std::to_string(record.states) + " states of " + unit.name);
-    if (unit.trained() && plan_.drifts && renews_ && program_.kind != ProgramKind::refresh && record.master < 0)
-      report_(last, "ends without bringing " + unit.name + " together");
-    if (record.master < 0 && !renews_) continue;
+    if (unit.trained() && restores() && record.master < 0 && renews(index))
+      report_(last, "ends without bringing " + unit.name + " together" +
+                        (writers_[index] == kNowhere ? ", and so do the averages of all other parts" : ""));
+    if (writers_[index] == kTwice) report_(last, "brings " + unit.name + " together, which another average does too");
+    finish_anchor(last, unit);
+    if (record.master < 0 && !renews(index)) continue;
     std::int32_t newest = record.master;
     if (unit.trained() && !(unit.updated_working() == unit.parameters().region)) {
       if (record.slice < std::max(newest, 0))
@@ -238,6 +272,21 @@ void Flow::finish_units() {
         report_(last, "ends with packed weights " + role_.name(role_.buffer(buffer).name) +
                           " that are older than the working copy");
   }
+}
+
+// It is made of new masters, and keeps what each rank has while the masters are what all agreed on.
+void Flow::finish_anchor(std::size_t last, const Unit& unit) {
+  const Slot* const anchor = unit.find(Slot::Kind::anchor);
+  if (anchor == nullptr) return;
+  bool made = true, own = true;
+  for_each_piece(anchor->region, [&](const FactRange& piece) {
+    made = made && piece.facts.writer >= 0;
+    for (Axis axis : plan_.mesh.active(kBatchAxes)) own = own && piece.facts.on(axis) == Held::version();
+  });
+  if (program_.kind == ProgramKind::refresh && !made)
+    report_(last, "ends with an anchor of " + unit.name + " that is older than its master weights");
+  if (program_.kind == ProgramKind::swap && !own)
+    report_(last, "ends without keeping what each rank has of " + unit.name);
 }
 
 // ---- Reading and writing

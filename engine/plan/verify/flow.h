@@ -49,9 +49,14 @@ class Flow {
     friend bool operator==(const UnitRecord&, const UnitRecord&) = default;
   };
 
+  enum Writer : std::uint8_t { kHere, kElsewhere, kNowhere, kTwice };
+  static Writer writer_of(const Role& role, const Unit& unit, const Program& program);
+
   bool active(Axis axis) const { return plan_.mesh.size(axis) > 1; }
   /// Whether ranks along the axis may differ about parameters.
   bool drifting(Axis axis) const { return plan_.drifts && kBatchAxes.has(axis); }
+  /// Whether the program must renew every copy of the unit's master.
+  bool renews(std::size_t unit) const { return renews_ && writers_[unit] != kElsewhere; }
   /// Whether the program finds masters and states that have drifted apart.
   bool restores() const { return plan_.drifts && renews_ && program_.kind != ProgramKind::refresh; }
   std::int64_t address(const Region& region) const { return role_.address(region, point_); }
@@ -68,6 +73,7 @@ class Flow {
   void for_each_launch(Op op, const Visit& visit) const;  // of all programs
   void declare();
   void declare_unit(std::size_t unit);
+  void declare_anchor(std::size_t unit, const Region& region);
   void declare(const Region& region, const FactRanges& pieces);
 
   Facts uniform(const Region& region);
@@ -116,6 +122,8 @@ class Flow {
   Facts change_matrices(std::size_t i, std::size_t unit, const Launch& launch, const TensorDesc& tensor, Facts is);
   void scale(std::size_t i, const Launch& launch, const Signature& signature);
   void averaged(std::size_t i, const Launch& launch, const Signature& signature);
+  void outer_gradient(std::size_t i, const Launch& launch);
+  void outer_step(std::size_t i, const Launch& launch, const Signature& signature);
   FactRanges mean(std::size_t i, FactRanges sums, const Signature& signature);
   void compress(std::size_t i, const Launch& launch, const Signature& signature);
   void decompress(std::size_t i, const Launch& launch, const Signature& signature, bool sums);
@@ -130,6 +138,7 @@ class Flow {
 
   void finish_persistent();
   void finish_units();
+  void finish_anchor(std::size_t last, const Unit& unit);
 
   const Plan& plan_;
   const std::size_t stage_;
@@ -161,7 +170,9 @@ class Flow {
   };
   Found found_;
   std::size_t loops_met_ = 0;
-  bool renews_ = false;  // the program must renew every copy of the masters
+  bool renews_ = false;  // the program must renew every copy of the masters; one of several `average`, of its units
+  // Of each unit: whether this is the one program that brings it together. Of several `average` each has its units.
+  std::vector<Writer> writers_;
 };
 
 }  // namespace trainer

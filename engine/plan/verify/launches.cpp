@@ -59,7 +59,10 @@ void Flow::launch(std::size_t i, const Launch& launch) {
       return update_scalars(i, launch);
     case Op::scale:
       return scale(i, launch, signature);
+    case Op::outer_gradient:
+      return outer_gradient(i, launch);
     case Op::outer_step:
+      return outer_step(i, launch, signature);
     case Op::apply_delayed:
       return averaged(i, launch, signature);
     case Op::compress_bf16:

@@ -326,7 +326,38 @@ void Flow::scale(std::size_t i, const Launch& launch, const Signature& signature
   write(i, region_of(launch.operands[1]), mean(i, read(region_of(launch.operands[0])), signature));
 }
 
-// outer_step, apply_delayed: the last operand that is read is the sum over the ranks.
+// Anchor − master: what all ranks have alike less what each has becomes a term of a sum.
+void Flow::outer_gradient(std::size_t i, const Launch& launch) {
+  const FactRanges anchor = read(region_of(launch.operands[0]));
+  FactRanges pieces = read(region_of(launch.operands[1]));
+  for (Axis axis : plan_.mesh.active(kBatchAxes)) {
+    for (const FactRange& piece : anchor)
+      if (piece.facts.on(axis) != Held::same()) mix(i, axis, "takes for the anchor what is " + piece.facts.along(axis));
+    for (FactRange& piece : pieces) {
+      if (piece.facts.on(axis) != Held::version())
+        mix(i, axis, "takes for a rank's own weights what is " + piece.facts.along(axis));
+      piece.facts.on(axis) = Held::partial();
+    }
+  }
+  write(i, region_of(launch.operands[2]), std::move(pieces));
+}
+
+// Of the sum of all ranks' outer gradients.
+void Flow::outer_step(std::size_t i, const Launch& launch, const Signature& signature) {
+  const FactRanges pieces = read(region_of(launch.operands[2]));
+  const int ranks = plan_.mesh.group_size(kBatchAxes);
+  for (const FactRange& piece : pieces)
+    for (Axis axis : plan_.mesh.active(kBatchAxes))
+      if (piece.facts.on(axis) != Held::same()) mix(i, axis, "takes for a sum what is " + piece.facts.along(axis));
+  if (!is_one(real_or_one(signature, "factor") * ranks))
+    report_(i, "makes no mean of " + std::to_string(ranks) + " ranks");
+  for (const FactRange& piece : read(region_of(launch.operands[0])))
+    for (Axis axis : plan_.mesh.active(kBatchAxes))
+      if (piece.facts.on(axis) != Held::same()) mix(i, axis, "takes for the anchor what is " + piece.facts.along(axis));
+  for (const std::size_t operand : {0, 1, 3}) write(i, region_of(launch.operands[operand]), pieces);
+}
+
+// The last operand that is read is the sum over the ranks.
 void Flow::averaged(std::size_t i, const Launch& launch, const Signature& signature) {
   FactRanges sums = read(region_of(launch.operands[2]));
   for (const FactRange& piece : sums)

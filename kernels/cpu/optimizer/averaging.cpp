@@ -17,6 +17,17 @@ float factor_of(const Signature& signature) { return static_cast<float>(real(sig
 
 }  // namespace
 
+Prepared prepare_outer_gradient(const Signature& signature, const Context& context) {
+  const std::int64_t count = expect_flat(signature, 3);
+  const int threads = threads_for(12 * count, context.threads);
+  const auto loop = CHOOSE_BY_ISA(context.isa, outer_gradient);
+  return make_kernel([=](const Call& call) {
+    parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
+      loop(operand<float>(call, 0), operand<float>(call, 1), operand<float>(call, 2), begin, end);
+    });
+  });
+}
+
 Prepared prepare_outer_step(const Signature& signature, const Context& context) {
   const std::int64_t count = expect_flat(signature, 4);
   const int threads = threads_for(24 * count, context.threads);
@@ -30,7 +41,7 @@ Prepared prepare_outer_step(const Signature& signature, const Context& context) 
     OuterArgs args = fixed;
     args.anchor = operand<float>(call, 0);
     args.momentum = operand<float>(call, 1);
-    args.average = operand<float>(call, 2);
+    args.gradient = operand<float>(call, 2);
     args.master = operand<float>(call, 3);
     parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) { loop(args, begin, end); });
   });

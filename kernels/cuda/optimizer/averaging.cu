@@ -1,5 +1,5 @@
 // What local SGD does to flat tensors. One pass over memory each, 16 bytes a thread at a time: outer_step moves 24
-// bytes for each element, apply_delayed 16.
+// bytes for each element, apply_delayed 16, outer_gradient 12.
 #include "kernels/averaging.h"
 
 #include "engine/core/op_record.h"
@@ -26,28 +26,43 @@ struct Outer {
   float factor, lr, mu;
   bool nesterov;
   /// The anchor moved; `momentum` is updated.
-  __device__ __forceinline__ float operator()(float anchor, float& momentum, float average) const {
-    const float delta = fmaf(-factor, average, anchor);
+  __device__ __forceinline__ float operator()(float anchor, float& momentum, float gradient) const {
+    const float delta = factor * gradient;
     momentum = fmaf(mu, momentum, delta);
     return fmaf(-lr, nesterov ? fmaf(mu, momentum, delta) : momentum, anchor);
   }
 };
 
-// master may be average.
-__global__ void __launch_bounds__(kThreads) step_outwards(float* anchor, float* momentum, const float* average,
+// gradient may be master.
+__global__ void __launch_bounds__(kThreads)
+    subtract(const float* anchor, const float* master, float* gradient, std::int64_t count) {
+  for_my_elements(
+      count,
+      [&](std::int64_t at) {
+        Vec<float, kN> way = load<kN>(anchor, at);
+        const Vec<float, kN> now = load<kN>(master, at);
+#pragma unroll
+        for (int i = 0; i < kN; ++i) way[i] -= now[i];
+        store(gradient, at, way);
+      },
+      [&](std::int64_t i) { gradient[i] = anchor[i] - master[i]; });
+}
+
+// master may be gradient.
+__global__ void __launch_bounds__(kThreads) step_outwards(float* anchor, float* momentum, const float* gradient,
                                                           float* master, Outer outer, std::int64_t count) {
   for_my_elements(
       count,
       [&](std::int64_t at) {
         Vec<float, kN> a = load<kN>(anchor, at), m = load<kN>(momentum, at);
-        const Vec<float, kN> mean = load<kN>(average, at);
+        const Vec<float, kN> sum = load<kN>(gradient, at);
 #pragma unroll
-        for (int i = 0; i < kN; ++i) a[i] = outer(a[i], m[i], mean[i]);
+        for (int i = 0; i < kN; ++i) a[i] = outer(a[i], m[i], sum[i]);
         store(momentum, at, m);
         store(anchor, at, a);
         store(master, at, a);
       },
-      [&](std::int64_t i) { anchor[i] = master[i] = outer(anchor[i], momentum[i], average[i]); });
+      [&](std::int64_t i) { anchor[i] = master[i] = outer(anchor[i], momentum[i], gradient[i]); });
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -71,6 +86,14 @@ float factor_of(const Signature& signature) { return static_cast<float>(real(sig
 Grid grid_for(std::int64_t count) { return {.blocks = blocks_for(count, kThreads * kN), .threads = kThreads}; }
 
 }  // namespace
+
+Prepared prepare_outer_gradient(const Signature& signature, const Context&) {
+  const std::int64_t count = expect_flat(signature, 3);
+  return make_kernel([count](const Call& call) {
+    launch(call, grid_for(count), subtract, operand<float>(call, 0), operand<float>(call, 1), operand<float>(call, 2),
+           count);
+  });
+}
 
 Prepared prepare_outer_step(const Signature& signature, const Context&) {
   const std::int64_t count = expect_flat(signature, 4);
