@@ -56,12 +56,13 @@ Product product_of(const Signature& s, const Cost& cost, int first_output) {
   return p;
 }
 
-// Products of all experts in one kernel, each of its own rows: as one of all rows.
+// Products of all experts in one kernel, each of its own rows: as one of all rows that hold a choice.
 Product expert_product(const Signature& s, const Cost& cost) {
   const bool grad_weight = s.op == Op::expert_linear_grad_weight;
   const std::size_t at = grad_weight ? 3 : 2;
   const Shape& weight = s.operands[at].shape;
-  const std::int64_t rows = s.operands[at - 1].elements();
+  const auto rows =
+      static_cast<std::int64_t>(std::ceil(real(s, "filled") * static_cast<double>(s.operands[at - 1].elements())));
   Product p = product_of(s, cost, 3);
   p.m = grad_weight ? weight[0] * weight[1] : rows;
   p.n = s.op == Op::expert_linear ? weight[1] : weight[2];
