@@ -490,4 +490,18 @@ TEST_CASE("a thousand devices wait for the slowest of them") {
   CHECK(thousand / one == doctest::Approx(1 + 3.24 * gpu.device.variation.value).epsilon(0.003));
 }
 
+// But for what is read and written of the others.
+TEST_CASE("products of experts take as long as the rows of their buffers that hold a choice") {
+  const MachineModel gpu = machine("h100-sxm");
+  const auto us = [&](std::int64_t rows, double filled) {
+    const TensorDesc x{DType::bf16, Shape{1, 8, rows, 2048}, {}}, choices{DType::i32, Shape{1, 8, rows}, {}},
+        weight{DType::bf16, Shape{8, 4096, 2048}, {}}, y{DType::bf16, Shape{1, 8, rows, 4096}, {}};
+    return gpu_kernel(gpu,
+                      {Op::expert_linear, {{"parts", std::int64_t{8}}, {"filled", filled}}, {x, choices, weight, y}})
+        .us;
+  };
+  CHECK(us(4096, 0.5) == doctest::Approx(us(2048, 1)).epsilon(0.1));
+  CHECK(us(4096, 1) > 1.8 * us(2048, 1));
+}
+
 }  // namespace trainer::cost
