@@ -155,6 +155,26 @@ TEST_CASE("where a plan fits only with every micro-batch written out, it has no 
   CHECK(loops(within(listed / 2).plan));  // neither fits
 }
 
+TEST_CASE("rings that take more than a list are for long steps, and do the same") {
+  const auto found = std::ranges::find(golden_jobs(), "llama_zb_v", &GoldenJob::name);
+  REQUIRE(found != golden_jobs().end());
+  GoldenJob job = *found;
+  for (const char* given :
+       {"cluster.devices_per_node=4", "strategy.pipeline.degree=4", "model.with.layers=8", "data.seq_len=2048"})
+    job.overrides.emplace_back(given);
+  CHECK_FALSE(loops(golden_compiled(longer(job, 40)).plan));
+  const GoldenJob longest = longer(job, 512);
+  const Plan looped = golden_compiled(longest).plan, listed = golden_compiled(longest, false).plan;
+  REQUIRE(loops(looped));
+  const Plan full = unrolled(looped);
+  CHECK(first_difference(full, listed) == "");
+  CHECK(violations(full).empty());
+  const double peak = static_cast<double>(peak_of(looped)) / static_cast<double>(peak_of(listed));
+  MESSAGE("peak of the loop: " << peak);
+  CHECK(peak > 1);
+  CHECK(peak < 1.27);
+}
+
 // ---- The proof bites
 // -------------------------------------------------------------------------------------------------
 

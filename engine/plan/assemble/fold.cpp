@@ -64,13 +64,22 @@ class Folding {
     find_users();
     if (!find_members()) return false;
     const double before = static_cast<double>(most_alive_of_run());
-    return make_rings() && rename_all() && static_cast<double>(most_alive()) <= kMostMemory * before;
+    return make_rings() && rename_all() && static_cast<double>(most_alive()) <= most_memory() * before;
   }
 
  private:
-  // Parts of rings are nobody else's, even where a schedule cools down and has use for fewer. Of what is alive at once
-  // in the program.
-  static constexpr double kMostMemory = 1.05;
+  // Parts of rings are nobody else's, even where a schedule cools down and has use for fewer. So a loop needs more
+  // memory than a list: at most so many times what is alive at once in the program. Short lists take little time to
+  // plan, and give way to loops that cost next to nothing; assemble.cpp plans a long one where its loop does not fit.
+  static constexpr double kMostMemory = 1.05, kMostMemoryOfLong = 1.25;
+  static constexpr std::int64_t kLongList = 10'000;  // instructions
+
+  double most_memory() const {
+    const std::int64_t all = listed_ + (times_ - 1) * micro_batches_;
+    const std::int64_t instructions = static_cast<std::int64_t>(program_.instructions.size()) * all / listed_;
+    return instructions < kLongList ? kMostMemory : kMostMemoryOfLong;
+  }
+
   static constexpr std::int32_t kSeveral = -1;         // of a line that several loops touch
   using Ring = std::pair<std::int32_t, std::int32_t>;  // line, loop
 
