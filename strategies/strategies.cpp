@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "engine/core/check.h"
+
 namespace trainer::strategies {
 namespace {
 
@@ -25,6 +27,18 @@ std::unique_ptr<GradientCompression> compression(const Compression& job) {
   constexpr std::unique_ptr<GradientCompression> (*kMake[])(const Compression&){TRAINER_COMPRESSIONS(TRAINER_MAKE)};
 #undef TRAINER_MAKE
   return kMake[static_cast<std::size_t>(job.kind) - 1](job);  // `none` is the first
+}
+
+Space space_of(OffloadTo where) {
+  switch (where) {
+    case OffloadTo::none:
+      return Space::device;
+    case OffloadTo::host:
+      return Space::host;
+    case OffloadTo::disk:
+      return Space::disk;
+  }
+  UNREACHABLE("a space for every place");
 }
 
 const PipelineEntry& pipeline_schedule(PipelineSchedule schedule, int stages) {

@@ -22,6 +22,9 @@ std::unique_ptr<DataStrategy> data_strategy(const DataStrategyJob& job, bool pip
 /// How a job's gradients are compressed; null: not at all.
 std::unique_ptr<GradientCompression> compression(const Compression& job);
 
+/// Where a plan keeps what a job offloads.
+Space space_of(OffloadTo where);
+
 /// A pipeline schedule: its record and its function. Every one takes any number of stages and of micro-batches.
 struct PipelineEntry : ScheduleRecord {
   ScheduleFunction make;

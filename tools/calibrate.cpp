@@ -67,8 +67,7 @@ std::vector<int> ranks_of(const std::string& list) {
   return {ranks.begin(), ranks.end()};
 }
 
-// ---- Progress
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- Progress -----------------------------------------------------------------------------------------------------
 
 // One line on a terminal that is overwritten; nothing if stderr is not a terminal.
 class Line {
@@ -90,8 +89,7 @@ class Line {
   Clock::time_point due_{};
 };
 
-// ---- Measuring
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- Measuring ----------------------------------------------------------------------------------------------------
 
 const std::vector<std::string>& collective_names() {
   static const std::vector<std::string> names{"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send"};
@@ -290,8 +288,7 @@ class Calibration {
   cost::MachineModel machine_;
 };
 
-// ---- The file
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- The file -----------------------------------------------------------------------------------------------------
 
 void write_whole(const std::string& path, const std::string& text) {
   const fs::path target(path);
@@ -308,8 +305,7 @@ void write_whole(const std::string& path, const std::string& text) {
   if (error) throw IoError("cannot write " + path + ": " + error.message());
 }
 
-// ---- What is said of it
-// --------------------------------------------------------------------------------------------------------------
+// ---- What is said of it -------------------------------------------------------------------------------------------
 
 struct Summary {
   double best = 0, least = 1e300, spread = 0;

@@ -26,7 +26,7 @@ struct Hardware {
   int ranks_per_node = 1;
   std::int64_t device_bytes = 0;  ///< of one rank, where each has a memory of its own (GPUs); 0: the node's is shared
   bool loops = true;              ///< false: plans have every micro-batch written out, to compare
-  std::int64_t offload_chunk = std::int64_t{4} << 20;  ///< elements that come to the device at a time (staged_units.h)
+  std::int64_t offload_chunk = std::int64_t{4} << 20;  ///< elements of a chunk (staged_units.h)
 };
 
 /// The processor of this machine, shared by `ranks` ranks. TRAINER_THREADS replaces the number of cores; throws

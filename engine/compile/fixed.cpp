@@ -106,18 +106,6 @@ strategies::ParameterGroups units_of(const LoadedJob& loaded, const Graph& graph
   UNREACHABLE("a wrap policy without units");
 }
 
-Space space_of(OffloadTo where) {
-  switch (where) {
-    case OffloadTo::none:
-      return Space::device;
-    case OffloadTo::host:
-      return Space::host;
-    case OffloadTo::disk:
-      return Space::disk;
-  }
-  UNREACHABLE("a space for every place");
-}
-
 // What a rank runs in a step is numbered in 32 bits (engine/run/places.h): half of that, as these are nodes of the
 // graph and transfers come on top. What a plan lists, because no loops stand for it, takes a kilobyte each.
 constexpr std::int64_t kMostOfStage = 1'000'000'000, kMostListed = 8'000'000;
@@ -435,7 +423,8 @@ class Compilation {
     options.data = &data;
     options.compression = compression;
     const OffloadJob& offload = job_.strategy.offload;
-    options.offload = {space_of(offload.optimizer), space_of(offload.gradients), hardware_.offload_chunk};
+    options.offload = {strategies::space_of(offload.optimizer), strategies::space_of(offload.gradients),
+                       hardware_.offload_chunk};
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
     options.target = hardware_.target;

@@ -32,19 +32,19 @@ cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double 
   return space;
 }
 
-ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool whole)
+ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool every_block)
     : loaded_(loaded), hardware_(hardware), tree_(graph_tree(loaded)) {
-  const Graph& graph = this->whole(1);
+  const Graph& graph = whole(1);
   pieces_ = strategies::piece_begins(graph);
   for (const Node& node : graph.nodes)
     if (blocks_.size() < pieces_.size() && node.name == pieces_[blocks_.size()])
       blocks_.push_back(node.block == kNone ? ""
                                             : graph.blocks[static_cast<std::size_t>(graph.outermost(node.block))].name);
-  repetitions_ = repetitions_of(graph, pieces_);
+  stands_for_ = stand_ins_of(graph, pieces_);
   // An adapter may be of some of them only, by their names.
-  if (loaded_.job.adapter || whole) std::iota(repetitions_.stands_for.begin(), repetitions_.stands_for.end(), 0);
+  if (loaded_.job.adapter || every_block) std::iota(stands_for_.begin(), stands_for_.end(), 0);
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    const auto like = static_cast<std::size_t>(repetitions_.stands_for[i]);
+    const auto like = static_cast<std::size_t>(stands_for_[i]);
     if (like == i)
       kept_.push_back(pieces_[i]);
     else
@@ -134,10 +134,9 @@ cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, Checkpoin
   for (std::size_t i = 0; i < passed.size(); ++i) of_kept.pieces[i].boundary_bytes = passed[i];
   std::vector<std::size_t> kept_at(pieces_.size());
   for (std::size_t i = 0, next = 0; i < pieces_.size(); ++i)
-    if (repetitions_.stands_for[i] == static_cast<int>(i)) kept_at[i] = next++;
+    if (stands_for_[i] == static_cast<int>(i)) kept_at[i] = next++;
   cost::Profile profile{{}, of_kept.input_bytes};
-  for (const int like : repetitions_.stands_for)
-    profile.pieces.push_back(of_kept.pieces[kept_at[static_cast<std::size_t>(like)]]);
+  for (const int like : stands_for_) profile.pieces.push_back(of_kept.pieces[kept_at[static_cast<std::size_t>(like)]]);
   return profile;
 }
 

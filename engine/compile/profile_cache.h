@@ -65,7 +65,7 @@ class ProfileCache final : public cost::ProfileSource {
   std::tuple<Mesh, bool, std::int64_t> differentiated_for_{Mesh{}, false, 0};
   std::vector<std::string> pieces_;               // nodes that begin them
   std::vector<std::string> blocks_;               // of each piece; empty: it is none
-  Repetitions repetitions_;                       // of pieces
+  std::vector<int> stands_for_;                   // of each piece (repeated.h)
   std::map<std::string, std::string> stand_ins_;  // the same of their blocks
   std::vector<std::string> kept_;                 // of `pieces_` those that no other stands for
   std::map<Key, cost::Profile> profiles_;

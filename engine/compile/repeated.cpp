@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 namespace trainer {
 namespace {
@@ -104,10 +105,10 @@ class Pieces {
 
 }  // namespace
 
-Repetitions repetitions_of(const Graph& graph, const std::vector<std::string>& begins) {
+std::vector<int> stand_ins_of(const Graph& graph, const std::vector<std::string>& begins) {
   const Pieces pieces(graph, begins);
-  Repetitions result;
-  for (std::size_t i = 0; i < begins.size(); ++i) result.stands_for.push_back(static_cast<int>(i));
+  std::vector<int> result(begins.size());
+  std::iota(result.begin(), result.end(), 0);
   if (pieces.count() != begins.size()) return result;
   for (std::size_t first = 0; first < pieces.count();) {
     std::size_t last = first + 1, period = 1, whole = 0;  // whole periods that need not be looked at
@@ -118,7 +119,7 @@ Repetitions repetitions_of(const Graph& graph, const std::vector<std::string>& b
     }
     const std::size_t second = first + period, third = second + period;
     for (std::size_t i = third; i < third + whole * period; ++i)
-      result.stands_for[i] = static_cast<int>(second + (i - first) % period);
+      result[i] = static_cast<int>(second + (i - first) % period);
     first = last;
   }
   return result;

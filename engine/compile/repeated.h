@@ -9,16 +9,11 @@
 
 namespace trainer {
 
-/// Which pieces of a graph stand for which.
-struct Repetitions {
-  std::vector<int> stands_for;  ///< of each piece: itself, or the piece that is its like
-};
-
-/// `begins`: names of the nodes that begin the pieces of a forward graph, in order. In a run of pieces that do the same
-/// with what the piece before made, all but the first two and the last two are the second again: what lies at a border
-/// may be fused with it. Where several kinds of pieces take turns the same holds of whole periods, of which the first
-/// two stay, and at the end two pieces or more. Only blocks repeat: a graph is read without them by their names
-/// (BuildOptions::stand_ins).
-Repetitions repetitions_of(const Graph& graph, const std::vector<std::string>& begins);
+/// The piece that stands for each piece of a graph: itself, or one that is its like. `begins`: names of the nodes that
+/// begin the pieces of a forward graph, in order. In a run of pieces that do the same with what the piece before made,
+/// all but the first two and the last two are the second again: what lies at a border may be fused with it. Where
+/// several kinds of pieces take turns the same holds of whole periods, of which the first two stay, and at the end two
+/// pieces or more. Only blocks repeat: a graph is read without them by their names (BuildOptions::stand_ins).
+std::vector<int> stand_ins_of(const Graph& graph, const std::vector<std::string>& begins);
 
 }  // namespace trainer

@@ -73,8 +73,7 @@ AttributeDef from(double least, AttributeDef def) {
   return def;
 }
 
-// ---- What several ops share
-// ------------------------------------------------------------------------------------------
+// ---- What several ops share ---------------------------------------------------------------------------------------
 
 const Operands kUnary{in("x", "c"), out("y", "c", "x")};
 const Operands kGradOfInput{in("dy", "c"), in("x", "c"), out("dx", "c", "dy x")};
@@ -276,8 +275,7 @@ OpRecord collective_of(Op op, Traits traits, AttributeDefs attributes, std::stri
           .work = WorkClass::none};
 }
 
-// ---- All of them
-// -----------------------------------------------------------------------------------------------------
+// ---- All of them --------------------------------------------------------------------------------------------------
 
 OpRecord make(Op op) {
   switch (op) {

@@ -24,8 +24,7 @@ constexpr int kMostBases = 8;
 
 [[noreturn]] void refuse(Diagnostic mistake) { throw JobError({std::move(mistake)}); }
 
-// ---- Bases
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- Bases --------------------------------------------------------------------------------------------------------
 
 /// A figure or a link that says what it is takes the place of the base's: half of one and half of another would be
 /// neither.
@@ -77,8 +76,7 @@ yaml::Node with_base(yaml::Node tree, const std::string& path, const std::string
   return whole;
 }
 
-// ---- Values
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- Values -------------------------------------------------------------------------------------------------------
 
 class Reader {
  public:
@@ -124,8 +122,7 @@ class Reader {
   const yaml::Node& tree_;
 };
 
-// ---- Rules
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- Rules --------------------------------------------------------------------------------------------------------
 
 void check_memory(const Reader& r, std::vector<Diagnostic>& mistakes) {
   const std::int64_t memory = r.bytes("device.memory"), reserve = r.bytes("device.reserve"),
@@ -173,8 +170,7 @@ void check_sources(const Reader& r, std::vector<Diagnostic>& mistakes) {
   }
 }
 
-// ---- The model
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- The model ----------------------------------------------------------------------------------------------------
 
 DeviceModel device_of(const Reader& r) {
   DeviceModel device;

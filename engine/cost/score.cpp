@@ -63,10 +63,8 @@ class DataTime {
       : candidate_(candidate),
         data_(data),
         model_(model),
-        compute_(size_of(job.precision.compute)),
-        reduce_(size_of(job.precision.reduce)),
-        reduce_dtype_(job.precision.reduce),
-        compute_dtype_(job.precision.compute),
+        compute_(job.precision.compute),
+        reduce_(job.precision.reduce),
         bucket_(job.strategy.data.bucket_mb * 1048576),
         averages_(record_of(candidate.kind, candidate.sharding).averages) {}
 
@@ -82,22 +80,18 @@ class DataTime {
     return {static_cast<double>(piece.parameters), static_cast<double>(piece.own_parameters)};
   }
 
-  double gather(const Elements& elements) const {
-    return time(CollectiveKind::all_gather, compute_dtype_, kSliceAxes, elements, compute_);
-  }
-  double scatter(const Elements& elements) const {
-    return time(CollectiveKind::reduce_scatter, reduce_dtype_, kSliceAxes, elements, reduce_);
-  }
-  double reduce(const Elements& elements, Axes axes) const {
-    return time(CollectiveKind::all_reduce, reduce_dtype_, axes, elements, reduce_);
-  }
+  double gather(const Elements& elements) const { return time(CollectiveKind::all_gather, kSliceAxes, elements); }
+  double scatter(const Elements& elements) const { return time(CollectiveKind::reduce_scatter, kSliceAxes, elements); }
+  double reduce(const Elements& elements, Axes axes) const { return time(CollectiveKind::all_reduce, axes, elements); }
 
   // Of `count` like collectives that begin as the pass goes on, what the pass cannot hide; the last begins at its end.
   static double exposed(double each, double count, double hides) {
     return count <= 0 ? 0 : each * count - std::min(each * (count - 1), hides * (count - 1) / count);
   }
 
-  double buckets(double elements, double width) const { return std::max(1.0, std::ceil(elements * width / bucket_)); }
+  double buckets(double elements) const {
+    return std::max(1.0, std::ceil(elements * static_cast<double>(size_of(reduce_)) / bucket_));
+  }
 
   // Added to each forward and backward pass of a micro-batch.
   double per_forward(const std::vector<Piece>& units) const {
@@ -117,7 +111,7 @@ class DataTime {
     if (!data_.shard_states) {
       const Axes summed = averages_ ? kSequenceAxes : kTokenAxes;
       if (candidate_.mesh.group_size(summed) == 1) return us;
-      const double count = buckets(elements.all, reduce_);
+      const double count = buckets(elements.all);
       return exposed(reduce(elements / count, summed), count, sum.backward_us());
     }
     const auto count = static_cast<double>(std::max<std::size_t>(1, units.size()));
@@ -130,23 +124,24 @@ class DataTime {
   }
 
  private:
-  double time(CollectiveKind kind, DType dtype, Axes axes, double bytes) const {
-    return model_.collective(kind, dtype, candidate_.mesh.active(axes), {}, static_cast<std::int64_t>(bytes)).us;
-  }
   // The units of a deep model are alike: what a collective of one takes is looked up for the others.
-  double time(CollectiveKind kind, DType dtype, Axes axes, const Elements& elements, double width) const {
+  double time(CollectiveKind kind, Axes axes, const Elements& elements) const {
     for (const Known& one : known_)
       if (one.kind == kind && one.axes == axes && one.elements.all == elements.all && one.elements.own == elements.own)
         return one.us;
-    known_.push_back({kind, axes, elements, found(kind, dtype, axes, elements, width)});
+    known_.push_back({kind, axes, elements, found(kind, axes, elements)});
     return known_.back().us;
   }
-  double found(CollectiveKind kind, DType dtype, Axes axes, const Elements& elements, double width) const {
-    const double us = time(kind, dtype, axes, (elements.all - elements.own) * width);
+  double found(CollectiveKind kind, Axes axes, const Elements& elements) const {
+    const double us = time(kind, axes, elements.all - elements.own);
     const Axes others = axes - Axes::of(Axis::expert);
-    return elements.own == 0 || candidate_.mesh.group_size(others) == 1
-               ? us
-               : us + time(kind, dtype, others, elements.own * width);
+    return elements.own == 0 || candidate_.mesh.group_size(others) == 1 ? us : us + time(kind, others, elements.own);
+  }
+  // Weights are gathered as they are computed with, gradients summed as they are reduced.
+  double time(CollectiveKind kind, Axes axes, double elements) const {
+    const DType dtype = kind == CollectiveKind::all_gather ? compute_ : reduce_;
+    const auto bytes = static_cast<std::int64_t>(elements * static_cast<double>(size_of(dtype)));
+    return model_.collective(kind, dtype, candidate_.mesh.active(axes), {}, bytes).us;
   }
 
   // Each unit's collectives run while the unit before it is computed.
@@ -167,8 +162,7 @@ class DataTime {
   const Candidate& candidate_;
   const ResolvedData& data_;
   const CostModel& model_;
-  const double compute_, reduce_;
-  const DType reduce_dtype_, compute_dtype_;
+  const DType compute_, reduce_;
   const double bucket_;
   const bool averages_;
   struct Known {
@@ -376,9 +370,8 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
 
 // There and back.
 double Scorer::offload_us(const CostModel& model, double updated) const {
-  const OffloadTo where = space_.job->strategy.offload.optimizer;
-  if (where == OffloadTo::none) return 0;
-  const Space space = where == OffloadTo::disk ? Space::disk : Space::host;
+  const Space space = strategies::space_of(space_.job->strategy.offload.optimizer);
+  if (space == Space::device) return 0;
   const auto bytes =
       static_cast<std::int64_t>(updated * (4 + space_.state_bytes - bytes_on_device(*space_.job, space_.state_bytes)));
   const double comes = model.move(space, true, bytes).us, leaves = model.move(space, false, bytes).us;

@@ -642,8 +642,7 @@ Job bind(Checked& checked, const std::string& path, const LoadOptions& options, 
   if (v.right("cluster")) job.cluster = bind_cluster(v);
   if (v.right("checkpoint")) job.checkpoint = bind_checkpoint(v, job.name);
   OffloadJob& offload = job.strategy.offload;
-  const bool on_disk = offload.optimizer == OffloadTo::disk || offload.gradients == OffloadTo::disk;
-  if (on_disk && offload.dir.empty()) offload.dir = job.checkpoint.dir.value_or("");
+  if (offload.uses_disk() && offload.dir.empty()) offload.dir = job.checkpoint.dir.value_or("");
   if (v.right("log")) job.log = bind_log(v);
   return job;
 }

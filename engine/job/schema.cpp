@@ -260,8 +260,7 @@ std::string printed(const std::string& title, const std::string& description, co
   return out.dump(2) + "\n";
 }
 
-// ---- Graph files
-// ------------------------------------------------------------------------------------------------------
+// ---- Graph files --------------------------------------------------------------------------------------------------
 
 FieldDef given(std::string_view name, std::string_view doc, std::vector<Form> forms, bool required = false) {
   return {name, doc, std::move(forms), required ? FieldDef::Absent::required : FieldDef::Absent::nothing};

@@ -111,6 +111,8 @@ struct OffloadJob {
   OffloadTo optimizer = OffloadTo::none;  ///< masters and the optimizer's states
   OffloadTo gradients = OffloadTo::none, parameters = OffloadTo::none, activations = OffloadTo::none;
   std::string dir;  ///< disk: where the files are
+
+  bool uses_disk() const { return optimizer == OffloadTo::disk || gradients == OffloadTo::disk; }
 };
 
 enum class Profile : std::uint8_t { none, high_bandwidth, low_bandwidth };

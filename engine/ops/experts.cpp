@@ -86,8 +86,7 @@ Inference infer_experts(const Attributes& given, std::span<const TensorDesc> inp
   return inference;
 }
 
-// ---- The parts
-// -------------------------------------------------------------------------------------------------------
+// ---- The parts ----------------------------------------------------------------------------------------------------
 
 /// Samples and positions may be cut, in any way; every operand has them first.
 bool by_tokens(Placing in, int leading) {

@@ -66,6 +66,14 @@ StageTraffic traffic_by_stage(const Plan& plan, ProgramKind program, int part) {
   return traffic;
 }
 
+std::vector<AverageTraffic> traffic_of_averages(const Plan& plan) {
+  std::vector<AverageTraffic> result;
+  for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging})
+    for (int part = 0; plan.roles.front().program(program, part) != nullptr; ++part)
+      result.push_back({program, part, traffic_by_stage(plan, program, part)});
+  return result;
+}
+
 std::size_t fullest_stage(const CompiledJob& compiled) {
   const auto fuller = [](const MemoryReport& a, const MemoryReport& b) { return a.peak_bytes < b.peak_bytes; };
   return static_cast<std::size_t>(std::max_element(compiled.memory.begin(), compiled.memory.end(), fuller) -

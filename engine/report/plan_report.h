@@ -24,6 +24,15 @@ struct StageTraffic {
 };
 StageTraffic traffic_by_stage(const Plan& plan, ProgramKind program = ProgramKind::step, int part = 0);
 
+/// What a strategy that averages sends beside a step or in its place.
+struct AverageTraffic {
+  ProgramKind program;
+  int part = 0;
+  StageTraffic traffic;
+};
+/// Of each part of the model; empty where ranks do not train apart.
+std::vector<AverageTraffic> traffic_of_averages(const Plan& plan);
+
 /// The stage whose ranks need most memory, and its report.
 std::size_t fullest_stage(const CompiledJob& compiled);
 const MemoryReport& fullest(const CompiledJob& compiled);

@@ -173,19 +173,15 @@ void add_communication(std::string& out, const CompiledJob& compiled) {
   out += fmt::format("\n{}\n",
                      none ? "communication of a step: none" : "communication of a rank and step, as rings send it");
   if (!none) add_traffic(out, step);
-  // Of strategies that average: what they send beside, or in the place of a step.
   const DataStrategyJob& data = compiled.strategy.data;
-  for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging})
-    for (int part = 0; compiled.plan.roles.front().program(program, part) != nullptr; ++part) {
-      const StageTraffic traffic = traffic_by_stage(compiled.plan, program, part);
-      if (traffic.stages[traffic.most].empty()) continue;
-      const std::string of = data.parts > 1 ? fmt::format(" of part {} of {}, after step {}", part + 1, data.parts,
+  for (const auto& [program, part, traffic] : traffic_of_averages(compiled.plan)) {
+    if (traffic.stages[traffic.most].empty()) continue;
+    const std::string when = data.parts > 1 ? fmt::format(" of part {} of {}, after step {} of", part + 1, data.parts,
                                                           data.step_of_part(part))
-                                            : "";
-      out += fmt::format("\ncommunication of {}{}{} every {} steps\n", name_of(program), of, of.empty() ? "," : " of",
-                         data.every);
-      add_traffic(out, traffic);
-    }
+                                            : ",";
+    out += fmt::format("\ncommunication of {}{} every {} steps\n", name_of(program), when, data.every);
+    add_traffic(out, traffic);
+  }
 }
 
 std::string part_of(int over) { return over == 1 ? "whole" : fmt::format("1/{}", over); }

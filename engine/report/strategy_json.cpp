@@ -75,8 +75,7 @@ Json explicit_strategy(const StrategyJob& strategy, const Mesh& mesh) {
   const OffloadJob& offload = strategy.offload;
   if (offload.optimizer != OffloadTo::none || offload.gradients != OffloadTo::none) {
     json["offload"] = {{"optimizer", text(offload.optimizer)}, {"gradients", text(offload.gradients)}};
-    if (offload.optimizer == OffloadTo::disk || offload.gradients == OffloadTo::disk)
-      json["offload"]["dir"] = offload.dir;
+    if (offload.uses_disk()) json["offload"]["dir"] = offload.dir;
   }
   json["wrap"] = wrap_json(strategy.wrap);
   return json;

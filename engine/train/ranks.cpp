@@ -173,8 +173,7 @@ void require_threads_of(const Job& job, const Communicator* process, int threads
   if (job.cluster.device != Device::cpu) return;
   const int ranks = process == nullptr ? static_cast<int>(job.cluster.nodes) * ranks_per_node(job) : 1;
   const int writers = job.checkpoint.dir && job.checkpoint.behind ? 1 : 0;
-  const OffloadJob& offload = job.strategy.offload;
-  const int movers = offload.optimizer == OffloadTo::disk || offload.gradients == OffloadTo::disk ? 2 : 0;
+  const int movers = job.strategy.offload.uses_disk() ? 2 : 0;
   require_threads(ranks * (threads + 1 + writers + movers) - 1);
 }
 

@@ -435,7 +435,7 @@ class RankLoop {
         average_by(average_programs_[part]);
   }
 
-  // What ranks agreed on last comes to where the weights are, and what each has of them aside; or the other way round.
+  // Exchanges each rank's own weights with the model that all ranks agreed on last. The second call undoes the first.
   void swap() {
     if (swap_program_ >= 0) executor_->run(swap_program_);
   }

@@ -8,10 +8,10 @@
 // saves its own weights. Delayed, the average of a round is made while the next one runs, and applied at its end: the
 // same paper, section 2.2.2, without an outer optimizer and for all parameters at once.
 //
-// Memory per rank: everything whole; f32 copies besides: an anchor and a momentum with an outer optimizer, and a
-// residual if outer gradients are compressed; two if delayed. Sent per rank and round: 2 (n − 1)/n · (parameters and
-// states), or of the parameters alone with an outer optimizer or delayed, at once or, in parts, some 1/P at a time; of
-// compressed outer gradients what strategies/compression says.
+// Memory per rank: all parameters and states. An outer optimizer adds two f32 copies of the parameters, an anchor and a
+// momentum, and a residual if outer gradients are compressed; `delayed` adds two copies. Sent per rank and round:
+// 2 (n − 1)/n · (parameters and states), with an outer optimizer or delayed 2 (n − 1)/n · parameters. All of it is sent
+// at once, or in parts about 1/P at a time. strategies/compression says what compressed outer gradients take.
 //
 // Departs from the papers: the norm for clipping is a rank's own. After the last step all parts are averaged, so that
 // no step is lost. What a compression did not send is added to the outer gradient of the next round. Parts are averaged

@@ -310,8 +310,7 @@ TEST_CASE("activations of a transformer are what Korthikanti's formulas say of t
   CHECK(activations_of("full") < activations_of("selective"));
 }
 
-// ---- What a GPU's kernels need
-// ----------------------------------------------------------------------------------------------------------
+// ---- What a GPU's kernels need ------------------------------------------------------------------------------------
 
 TEST_CASE(
     "a product's workspace is what cuBLAS recommends for the architecture, and no workspace is kept beside another's") {

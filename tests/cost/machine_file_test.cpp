@@ -47,8 +47,7 @@ TEST_CASE("an out-of-range figure names its value and what is allowed") {
   CHECK(found[0].allowed.starts_with("a number from 100000000 to 1e+14"));
 }
 
-// ---- Shipped files
-// --------------------------------------------------------------------------------------------------------------------
+// ---- Shipped files ------------------------------------------------------------------------------------------------
 
 /// Key paths of figures that say no source.
 void unsourced(const std::vector<FieldDef>& fields, const yaml::Node& node, const std::string& prefix,
@@ -164,8 +163,7 @@ TEST_CASE("a computer that nobody measured has the figures of the shipped CPU th
         "2 cores by the figures of cpu-avx2, with 25% of its arithmetic");
 }
 
-// ---- Bases
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- Bases --------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a file with a base says only what differs, and half a link or figure is never mixed with another") {
   const tests::TemporaryFolder folder;

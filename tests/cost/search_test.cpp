@@ -316,9 +316,9 @@ TEST_CASE("so are those of models whose blocks take turns") {
     check_profiles(loaded, {{Axis::tensor, 2}}, true, few, whole);
     const Graph graph = whole_graph(loaded);
     const std::vector<std::string> begins = strategies::piece_begins(graph);
-    const Repetitions repetitions = repetitions_of(graph, begins);
+    const std::vector<int> like = stand_ins_of(graph, begins);
     std::size_t kept = 0;
-    for (std::size_t i = 0; i < begins.size(); ++i) kept += repetitions.stands_for[i] == static_cast<int>(i);
+    for (std::size_t i = 0; i < begins.size(); ++i) kept += like[i] == static_cast<int>(i);
     CHECK(kept < begins.size() * 3 / 4);
   }
 }
@@ -380,7 +380,7 @@ TEST_CASE("so are those of mixtures of experts, whose routers have states") {
       for (const int tensor : {1, 2})
         check_profiles(loaded, {{Axis::expert, expert}, {Axis::tensor, tensor}}, false, few, whole);
     const Graph graph = whole_graph(loaded);
-    const std::vector<int> like = repetitions_of(graph, strategies::piece_begins(graph)).stands_for;
+    const std::vector<int> like = stand_ins_of(graph, strategies::piece_begins(graph));
     CHECK(like == std::vector<int>{0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 10, 11, 12});
   }
 }

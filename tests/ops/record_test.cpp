@@ -31,8 +31,7 @@ void each_record(Fn&& fn) {
   }
 }
 
-// ---- The table
-// -------------------------------------------------------------------------------------------------------
+// ---- The table ----------------------------------------------------------------------------------------------------
 
 std::string operand_text(const OperandDef& operand) {
   std::string text = fmt::format("{}{} {}", operand.name, operand.many ? "ᵢ…" : "", operand.what);

@@ -175,8 +175,7 @@ TEST_CASE("rings that take more than a list are for long steps, and do the same"
   CHECK(peak < 1.27);
 }
 
-// ---- The proof bites
-// -------------------------------------------------------------------------------------------------
+// ---- The proof bites ----------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -85,7 +85,7 @@ TEST_CASE("ranks move the bias as one rank does, by the choices of the whole bat
   }
 }
 
-// With room for all that could come to a rank of experts: what has none is not counted.
+// Buffers have room for every choice: a choice without a row would not be counted.
 TEST_CASE("ranks of experts move the bias as one rank does, and save it for others") {
   const Jobs jobs;
   const Overrides roomy = both(kBalanced, {"model.with.bound=4.0"});

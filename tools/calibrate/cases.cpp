@@ -25,8 +25,7 @@ const TensorDesc kLoss{DType::f64, {1}}, kScalar{DType::f32, {1}}, kScalars{DTyp
 TensorDesc values(DType c, const Shape& shape, Layout layout = Layout::row_major) { return {c, shape, layout}; }
 Layout packed_for(DType c, Layout layout) { return c == DType::bf16 ? layout : Layout::row_major; }
 
-// ---- Grids
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- Grids --------------------------------------------------------------------------------------------------------
 
 Grid crossed(const Sizes& a, const Sizes& b) {
   Grid out;
@@ -94,8 +93,7 @@ Grid images(Effort effort) {
                                 : Grid{{16 * 256, 16 * 9, 32}};
 }
 
-// ---- Signatures
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- Signatures ---------------------------------------------------------------------------------------------------
 
 Signature linear(DType c, const Sizes& s) {
   return {Op::linear,
@@ -387,8 +385,7 @@ Make pool(Op op) {
   return [=](DType c, const Sizes& s) { return pool(op, c, s); };
 }
 
-// ---- All of them
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- All of them --------------------------------------------------------------------------------------------------
 
 class Cases {
  public:

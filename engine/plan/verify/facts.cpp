@@ -62,8 +62,7 @@ bool fits(const Held& due, const Held& is) {
 
 }  // namespace
 
-// ---- Along one axis
-// ----------------------------------------------------------------------------------------------------
+// ---- Along one axis -----------------------------------------------------------------------------------------------
 
 Held::Held(const Placement& as, int rank) : placement(as), note(Note::none) {
   if (!as.is_shard()) return;
@@ -108,8 +107,7 @@ std::string Facts::along(Axis axis) const {
   return text;
 }
 
-// ---- Facts
-// -------------------------------------------------------------------------------------------------------------
+// ---- Facts --------------------------------------------------------------------------------------------------------
 
 Facts merged(const Facts& a, const Facts& b) {
   Facts both = a;
@@ -146,8 +144,7 @@ FactRanges resized(FactRanges pieces, std::int64_t from, std::int64_t to) {
   return pieces;
 }
 
-// ---- Layouts
-// -----------------------------------------------------------------------------------------------------------
+// ---- Layouts ------------------------------------------------------------------------------------------------------
 
 FlatLayout layout_of(const Unit& unit) {
   FlatLayout layout;
@@ -228,8 +225,7 @@ void FlowTables::unite(Facts& a, Facts& b) {
   if (known) a.layout = b.layout = index_of(both);
 }
 
-// ---- Rules
-// -------------------------------------------------------------------------------------------------------------
+// ---- Rules --------------------------------------------------------------------------------------------------------
 
 const Rules::Answer& Rules::apply(std::int32_t signature, std::span<const Facts> inputs, Axis axis,
                                   std::size_t num_outputs, std::int64_t step) {

@@ -63,8 +63,7 @@ Flow::Flow(const Plan& plan, std::size_t stage, const MeshPoint& point, std::siz
   declare();
 }
 
-// ---- What programs find and leave
-// ------------------------------------------------------------------------------------
+// ---- What programs find and leave ---------------------------------------------------------------------------------
 
 template <typename Visit>
 void Flow::for_each_launch(Op op, const Visit& visit) const {
@@ -289,8 +288,7 @@ void Flow::finish_anchor(std::size_t last, const Unit& unit) {
     report_(last, "ends without keeping what each rank has of " + unit.name);
 }
 
-// ---- Reading and writing
-// ---------------------------------------------------------------------------------------------
+// ---- Reading and writing ------------------------------------------------------------------------------------------
 
 template <typename Visit>
 void Flow::for_each_piece(const Region& region, const Visit& visit) {
@@ -371,8 +369,7 @@ void Flow::receive(std::size_t i, const Region& region, const FactRanges& sent) 
   write(i, region, pieces);
 }
 
-// ---- Instructions that do not communicate
-// ----------------------------------------------------------------------------
+// ---- Instructions that do not communicate -------------------------------------------------------------------------
 
 bool Flow::same(const Facts& a, const Facts& b) {
   return a.held == b.held && a.dtype == b.dtype && a.stages == b.stages && a.layout == b.layout &&

@@ -349,7 +349,7 @@ class MemoryProof {
     const Region &from = move->from.region, &to = move->to.region;
     if (!inside(from) || !inside(to)) return;  // reported with its accesses
     const bool comes = role_.space_of(to) == Space::device, leaves = role_.space_of(from) == Space::device;
-    if (comes == leaves) return report(i, "moves bytes that neither come to the device nor leave it");
+    if (comes == leaves) return report(i, "moves bytes between two places that are both on the device, or both off it");
     if (one.stream != (comes ? Stream::fetch : Stream::store))
       report(i, "moves bytes on a stream for another direction");
     if (from.bytes != to.bytes || (comes ? from : to).step != 0) report(i, "moves other bytes than it takes");

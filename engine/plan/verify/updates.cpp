@@ -24,8 +24,7 @@ Access access_due(Of of) { return of < Of::made ? Access::read : of == Of::made 
 
 }  // namespace
 
-// ---- Norm, loss and update
-// -------------------------------------------------------------------------------------------
+// ---- Norm, loss and update ----------------------------------------------------------------------------------------
 
 void Flow::sum_squares(std::size_t i, const Launch& launch, const Signature& signature) {
   const Region &region = region_of(launch.operands[0]), &squares = region_of(launch.operands[1]);
@@ -113,8 +112,7 @@ void Flow::update_scalars(std::size_t i, const Launch& launch) {
   ++scalar_updates_;
 }
 
-// ---- Update
-// ------------------------------------------------------------------------------------------------------------
+// ---- Update -------------------------------------------------------------------------------------------------------
 
 // The unit is the one that the instruction says it works for: what it says is checked against each operand.
 void Flow::update(std::size_t i, const Launch& launch, const Signature& signature) {
@@ -300,8 +298,7 @@ Facts Flow::change_matrices(std::size_t i, std::size_t index, const Launch& laun
   return is;
 }
 
-// ---- Averaging
-// -------------------------------------------------------------------------------------------------------
+// ---- Averaging ----------------------------------------------------------------------------------------------------
 
 // Sums of what ranks have drifted apart about become its mean.
 FactRanges Flow::mean(std::size_t i, FactRanges sums, const Signature& signature) {
@@ -370,8 +367,7 @@ void Flow::averaged(std::size_t i, const Launch& launch, const Signature& signat
     if (access_of(operand) != Access::read) write(i, region_of(operand), pieces);
 }
 
-// ---- Compression
-// -----------------------------------------------------------------------------------------------------
+// ---- Compression --------------------------------------------------------------------------------------------------
 
 // Gradient, residual → packet. bf16 keeps its elements; the others are a code of all of them.
 void Flow::compress(std::size_t i, const Launch& launch, const Signature& signature) {

@@ -254,15 +254,13 @@ Json page_communication(const CompiledJob& compiled, const cost::Prediction& pre
         {{"stage", stage},
          {"rows", rows_json(step.stages[stage], stage == prediction.slowest ? &prediction.communication : nullptr)}});
   const std::int64_t parts = compiled.strategy.data.parts;
-  for (ProgramKind program : {ProgramKind::average, ProgramKind::step_averaging})
-    for (int part = 0; compiled.plan.roles.front().program(program, part) != nullptr; ++part) {
-      const StageTraffic traffic = traffic_by_stage(compiled.plan, program, part);
-      const std::string name(name_of(program));
-      if (!traffic.stages[traffic.most].empty())
-        others.push_back({{"program", parts > 1 ? fmt::format("{} of part {} of {}", name, part + 1, parts) : name},
-                          {"every", compiled.strategy.data.every},
-                          {"rows", rows_json(traffic.stages[traffic.most], nullptr)}});
-    }
+  for (const auto& [program, part, traffic] : traffic_of_averages(compiled.plan)) {
+    if (traffic.stages[traffic.most].empty()) continue;
+    const std::string name(name_of(program));
+    others.push_back({{"program", parts > 1 ? fmt::format("{} of part {} of {}", name, part + 1, parts) : name},
+                      {"every", compiled.strategy.data.every},
+                      {"rows", rows_json(traffic.stages[traffic.most], nullptr)}});
+  }
   return {{"stages", stages}, {"shown", prediction.slowest}, {"most", step.most}, {"others", others}};
 }
 
