@@ -39,8 +39,6 @@ void check(const LoadedJob& loaded, const Mesh& mesh) {
   if (mesh.size(Axis::context) > 1) fail("strategy.context yet");
   if (strategy.tensor.sequence_parallel && mesh.size(Axis::tensor) > 1) fail("strategy.tensor.sequence_parallel yet");
   if (strategy.data.compression.kind != Compression::Kind::none) fail("strategy.data.compression");
-  if (strategy.offload.optimizer != OffloadTo::none || strategy.offload.gradients != OffloadTo::none)
-    fail("strategy.offload");
   if (record_of(strategy.data).averages) fail("local_sgd, whose ranks train apart");
 }
 
