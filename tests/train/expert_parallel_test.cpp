@@ -353,7 +353,6 @@ TEST_CASE("what does not go beside expert parallelism is told at its line") {
   says(beside("data: ddp, tensor: {degree: 2, sequence_parallel: true}"), "sequence_parallel");
   says(beside("data: {kind: ddp, compression: int8}"), "compression");
   says(beside("data: {kind: local_sgd}"), "local_sgd");
-  says(beside("data: ddp, offload: disk"), "strategy.offload");
   says(on(3, "{data: ddp, expert: {degree: 3}}", {"train.batch.global=9"}), "degrees that work: 1, 2, 4");
   says(both(beside("data: ddp"),
             {"model={graph: models/gpt2.yaml, with: {layers: 2, heads: 2, dim: 16, vocab: 32, context: 8}}"}),
