@@ -1085,9 +1085,9 @@ OpRecord make(Op op) {
               .operands = {in("gradient", "r [n]"), update("residual", "f32 [n]"), out("packet", "bf16 [n]")}};
     case Op::quantize_int8:
       return {.op = op,
-              .operands = {in("gradient", "r [n]"), update("residual", "f32 [n]"),
+              .operands = {in("gradient", "r [n]"), update("residual", "f32 [n]", "feedback"),
                            out("packet", "u8 [slices · int8_bytes(n / slices)]")},
-              .attributes = {integer("slices", 1)}};
+              .attributes = {integer("slices", 1), flag("feedback", true)}};
     case Op::dequantize_int8:
       return {.op = op,
               .operands = {in("packet", "u8 [slices · int8_bytes(n / slices)]"), out("y", "r [n]")},

@@ -74,6 +74,20 @@ TEST_CASE("int8 codes, scales and residuals follow their formula, in every slice
       }
 }
 
+TEST_CASE("int8 without feedback has the codes and scales of what it is given") {
+  // Many values in bf16 lie in the middle between two codes but for the rounding of the block's inverse scale, which
+  // portable kernels round once more with the product.
+  for (DType r : kDTypes)
+    for (std::int64_t elements : {1, 63, 256, 257, 1000, 5120})
+      for (std::int64_t slices : {1, 3})
+        hold(Op::quantize_int8, {{"slices", slices}, {"feedback", false}},
+             {{r, normal_tensor({slices * elements}, 94)}},
+             {{DType::u8, Shape{slices * int8_bytes(elements)}, 0, r == DType::bf16 ? 1.0 : 0.0}});
+  Tensor poisoned = normal_tensor({600}, 98);
+  poisoned[300] = kInfinity;
+  hold(Op::quantize_int8, {{"feedback", false}}, {{DType::f32, poisoned}}, {{DType::u8, Shape{int8_bytes(600)}}});
+}
+
 TEST_CASE("int8 loses nothing: code times scale plus residual is the sum, within half a scale of it") {
   const std::int64_t n = 100003;
   for (DType r : kDTypes)

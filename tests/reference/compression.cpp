@@ -41,10 +41,13 @@ double int8_value(const Tensor& bytes, const Chunk& chunk, std::int64_t index, s
   return (byte < 128 ? byte : byte - 256) * f32_at(bytes, index * chunk.bytes + chunk.scales + i / 256 * 4);
 }
 
-/// Gradient plus residual as an f32.
-double summed(const Call& c, std::int64_t i) { return rounded(c.in[0][i] + c.in[1][i]); }
+/// Gradient plus residual, if there is one, as an f32.
+double summed(const Call& c, std::int64_t i) {
+  return c.in.size() == 1 ? c.in[0][i] : rounded(c.in[0][i] + c.in[1][i]);
+}
 
 void quantize_block(const Call& c, const Chunk& chunk, std::int64_t index, std::int64_t first) {
+  Tensor& codes = c.out[c.in.size() - 1];
   const std::int64_t last = std::min(chunk.elements, first + 256), from = index * chunk.elements;
   double largest = 0;
   bool finite = true;
@@ -56,10 +59,10 @@ void quantize_block(const Call& c, const Chunk& chunk, std::int64_t index, std::
   const double inverse = scale > 0 ? rounded(127 / largest) : 0;
   for (std::int64_t i = first; i < last && finite; ++i) {
     const double a = summed(c, from + i), code = std::nearbyint(a * inverse);
-    c.out[1][index * chunk.bytes + i] = code < 0 ? code + 256 : code;
-    c.out[0][from + i] = a - code * scale;
+    codes[index * chunk.bytes + i] = code < 0 ? code + 256 : code;
+    if (c.in.size() == 2) c.out[0][from + i] = a - code * scale;
   }
-  put_f32(c.out[1], index * chunk.bytes + chunk.scales + first / 256 * 4, scale);
+  put_f32(codes, index * chunk.bytes + chunk.scales + first / 256 * 4, scale);
 }
 
 }  // namespace
@@ -77,7 +80,7 @@ void compress_bf16(const Call& c) {
 void quantize_int8(const Call& c) {
   const std::int64_t slices = c.integer("slices", 1);
   const Chunk chunk(c.in[0].size() / slices);
-  c.out[0].data = c.in[1].data;
+  if (c.in.size() == 2) c.out[0].data = c.in[1].data;
   for (std::int64_t index = 0; index < slices; ++index)
     for (std::int64_t first = 0; first < chunk.elements; first += 256) quantize_block(c, chunk, index, first);
 }

@@ -68,18 +68,21 @@ Prepared prepare_compress_bf16(const Signature& signature, const Context& contex
 }
 
 Prepared prepare_quantize_int8(const Signature& signature, const Context& context) {
-  expect_operands(signature, 3);
+  const bool feedback = flag(signature, "feedback");
+  const int packet = feedback ? 2 : 1;
+  expect_operands(signature, packet + 1);
   const bool bf16 = expect_compute_dtype(signature, 0);
   const TensorDesc& gradient = signature.operands[0];
-  expect_operand(signature, 1, DType::f32, gradient.elements());
-  const Int8Chunks chunks = chunks_of(signature, 2, elements_of_slice(signature, 0));
+  if (feedback) expect_operand(signature, 1, DType::f32, gradient.elements());
+  const Int8Chunks chunks = chunks_of(signature, packet, elements_of_slice(signature, 0));
   const std::int64_t blocks = int8_blocks(chunks.elements);
-  const int threads = threads_for(gradient.bytes() + 9 * gradient.elements(), context.threads);
+  const int threads = threads_for(gradient.bytes() + (feedback ? 9 : 1) * gradient.elements(), context.threads);
   const auto loop = CHOOSE_BY_ISA(context.isa, quantize_int8);
   return make_kernel([=](const Call& call) {
-    const Int8Chunks to = at(chunks, operand<unsigned char>(call, 2));
+    const Int8Chunks to = at(chunks, operand<unsigned char>(call, packet));
+    float* const residual = feedback ? operand<float>(call, 1) : nullptr;
     for_each_block(chunks.slices, blocks, threads, [&](std::int64_t chunk, std::int64_t block) {
-      loop(bf16, operand<void>(call, 0), operand<float>(call, 1), to, chunk, block);
+      loop(bf16, operand<void>(call, 0), residual, to, chunk, block);
     });
   });
 }

@@ -66,11 +66,12 @@ VEC_INLINE Block block_of(const Int8Chunks& chunks, std::int64_t chunk, std::int
 }
 
 /// a = gradient + residual, with zeros after them up to a whole vector; returns the bits of the largest |a|.
-template <typename G>
+template <bool kFeedback, typename G>
 VEC_INLINE std::int32_t sum_block(const G* gradient, const float* residual, int count, float* a) {
   I32 most{};
   for_each_vector(0, count, [&](std::int64_t i, auto load, auto) {
-    const F32 sum = load(gradient + i) + load(residual + i);
+    F32 sum = load(gradient + i);
+    if constexpr (kFeedback) sum = sum + load(residual + i);
     __builtin_memcpy(a + i, &sum, sizeof sum);
     most = larger(most, bits_of(sum) & 0x7FFFFFFF);
   });
@@ -83,12 +84,13 @@ VEC_INLINE void store_block(const Block& block, const signed char* codes, const 
   for (std::int64_t i = 0; i < bytes; i += 64) __builtin_memcpy(block.codes + i, codes + i, 64);
 }
 
-template <typename G>
+template <bool kFeedback, typename G>
 void quantize_of(const G* gradient, float* residual, const Int8Chunks& to, std::int64_t chunk, std::int64_t index) {
   const Block block = block_of(to, chunk, index);
   alignas(64) float a[kInt8Block];
   alignas(64) signed char codes[kInt8Block];
-  const std::int32_t most = sum_block(gradient + block.place, residual + block.place, block.count, a);
+  if constexpr (kFeedback) residual += block.place;
+  const std::int32_t most = sum_block<kFeedback>(gradient + block.place, residual, block.count, a);
   const float largest = __builtin_bit_cast(float, most);
   const bool finite = most < kInfinity, normal = finite && largest / 127.0f >= kSmallest;
   const float scale = normal ? largest / 127.0f : finite ? 0.0f : __builtin_nanf("");
@@ -100,7 +102,7 @@ void quantize_of(const G* gradient, float* residual, const Int8Chunks& to, std::
     for_each_vector(0, block.count, [&](std::int64_t i, auto, auto store_any) {
       const F32 x = load(a + i), shifted = fma(x, inverse, magic);
       store_bytes(reinterpret_cast<unsigned char*>(codes) + i, bits_of(shifted));
-      store_any(residual + block.place + i, fma(shifted - magic, by, x));
+      if constexpr (kFeedback) store_any(residual + i, fma(shifted - magic, by, x));
     });
   }
   store_block(block, codes, to, index);
@@ -145,8 +147,11 @@ void compress_bf16(bool bf16, const void* gradient, float* residual, Bf16* packe
 
 void quantize_int8(bool bf16, const void* gradient, float* residual, const Int8Chunks& to, std::int64_t chunk,
                    std::int64_t block) {
-  if (bf16) return quantize_of(static_cast<const Bf16*>(gradient), residual, to, chunk, block);
-  quantize_of(static_cast<const float*>(gradient), residual, to, chunk, block);
+  const auto quantize = [&](const auto* x) {
+    residual == nullptr ? quantize_of<false>(x, residual, to, chunk, block)
+                        : quantize_of<true>(x, residual, to, chunk, block);
+  };
+  bf16 ? quantize(static_cast<const Bf16*>(gradient)) : quantize(static_cast<const float*>(gradient));
 }
 
 void dequantize_int8(const Int8Chunks& from, bool bf16, void* y, std::int64_t chunk, std::int64_t block) {

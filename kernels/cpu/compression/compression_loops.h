@@ -19,7 +19,8 @@ struct Int8Chunks {
 
 DECLARE_BY_ISA(void compress_bf16(bool bf16, const void* gradient, float* residual, Bf16* packed, std::int64_t begin,
                                   std::int64_t end);
-               /// Fills block `block` of chunk `chunk`, and after the last block of a chunk its padding.
+               /// Fills block `block` of chunk `chunk`, and after the last block of a chunk its padding. residual: null
+               /// without feedback.
                void quantize_int8(bool bf16, const void* gradient, float* residual, const Int8Chunks& to,
                                   std::int64_t chunk, std::int64_t block);
                /// Block `block` of chunk `chunk`, to the place chunk · elements + block · 256 of y.

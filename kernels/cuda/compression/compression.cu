@@ -92,7 +92,7 @@ __device__ __forceinline__ float* scales_of(const Slices& s, std::int64_t slice)
   return reinterpret_cast<float*>(s.bytes + slice * s.chunk_bytes + s.scales_offset);
 }
 
-template <typename G>
+template <bool kFeedback, typename G>
 __global__ void __launch_bounds__(kThreads) send_int8(const G* gradient, float* residual, Slices to) {
   if (my_warp() >= to.count * to.blocks) return;
   const Place at(to, my_warp());
@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(kThreads) send_int8(const G* gradient, float* 
   for (int half = 0; half < kHalves; ++half) {
     const std::int64_t first = my_group(at, half);
     const Vec<G, kGroup> g = load_group(gradient + start, first, at.last, at.whole);
-    a[half] = load_group(residual + start, first, at.last, at.whole);
+    a[half] = {};
+    if constexpr (kFeedback) a[half] = load_group(residual + start, first, at.last, at.whole);
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       a[half][i] += to_f32(g[i]);
@@ -128,7 +129,8 @@ __global__ void __launch_bounds__(kThreads) send_int8(const G* gradient, float* 
       code[i] = finite ? static_cast<signed char>(__float_as_int(shifted) & 0xFF) : static_cast<signed char>(0);
       a[half][i] = fmaf(shifted - kMagic, -scale, a[half][i]);
     }
-    if (finite) store_group(residual + start, first, at.last, at.whole, a[half]);
+    if constexpr (kFeedback)
+      if (finite) store_group(residual + start, first, at.last, at.whole, a[half]);
     if (first < to.scales_offset)
       store(reinterpret_cast<signed char*>(codes) + first, 0, code);  // zeros up to the padding's end
   }
@@ -248,13 +250,20 @@ Prepared prepare_compress_bf16(const Signature& signature, const Context&) {
 }
 
 Prepared prepare_quantize_int8(const Signature& signature, const Context&) {
-  expect_operands(signature, 3);
-  expect_operand(signature, 1, DType::f32, signature.operands[0].elements());
-  const Slices to = expect_slices(signature, 2, elements_of_slice(signature, 0));
+  const bool feedback = flag(signature, "feedback");
+  const int packet = feedback ? 2 : 1;
+  expect_operands(signature, packet + 1);
+  if (feedback) expect_operand(signature, 1, DType::f32, signature.operands[0].elements());
+  const Slices to = expect_slices(signature, packet, elements_of_slice(signature, 0));
   return with_gradient(signature, 0, [&]<typename G>(G) {
-    return make_kernel([to](const Call& call) {
-      launch(call, warps_for(to.count * to.blocks), send_int8<G>, operand<G>(call, 0), operand<float>(call, 1),
-             at(to, operand<unsigned char>(call, 2)));
+    return make_kernel([to, feedback](const Call& call) {
+      const Grid grid = warps_for(to.count * to.blocks);
+      if (feedback)
+        launch(call, grid, send_int8<true, G>, operand<G>(call, 0), operand<float>(call, 1),
+               at(to, operand<unsigned char>(call, 2)));
+      else
+        launch(call, grid, send_int8<false, G>, operand<G>(call, 0), static_cast<float*>(nullptr),
+               at(to, operand<unsigned char>(call, 1)));
     });
   });
 }
