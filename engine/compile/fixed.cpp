@@ -22,6 +22,7 @@
 #include "engine/core/glob.h"
 #include "engine/job/data_strategies.h"
 #include "engine/job/nearest_numbers.h"
+#include "engine/job/resolve.h"
 #include "engine/job/unsupported.h"
 #include "engine/ops/op_def.h"
 #include "engine/ops/refuse.h"
@@ -204,6 +205,13 @@ class Compilation {
     return purpose_ == Purpose::train && mesh_.group_size(kTokenAxes) > 1
                ? strategies::compression(job_.strategy.data.compression_of_sums())
                : nullptr;
+  }
+
+  // Then blocks that share a scale are of one tensor and of one slice: weights become the same codes on any number of
+  // data ranks, whatever forms a unit.
+  bool sends_int8() const {
+    const ResolvedData data = resolve(job_.strategy.data, false);
+    return mesh_.group_size(kSliceAxes) > 1 && (data.int8_gathers || data.int8_reductions);
   }
 
   // What the purpose asks for, and what follows from reading the first.
@@ -426,6 +434,7 @@ class Compilation {
     options.offload = {strategies::space_of(offload.optimizer), strategies::space_of(offload.gradients),
                        hardware_.offload_chunk};
     if (compression != nullptr) options.slice_alignment = kInt8Block;
+    if (sends_int8()) options.slice_alignment = options.tensor_alignment = kInt8Block;
     options.schedule = schedule_of(batch);
     options.target = hardware_.target;
     options.limit_bytes = limit_bytes();

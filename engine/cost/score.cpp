@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/core/compression.h"
 #include "engine/core/dtype.h"
+#include "engine/cost/codes.h"
 #include "engine/cost/cut.h"
 #include "engine/job/data_strategies.h"
 #include "engine/job/resolve.h"
@@ -63,8 +65,7 @@ class DataTime {
       : candidate_(candidate),
         data_(data),
         model_(model),
-        compute_(job.precision.compute),
-        reduce_(job.precision.reduce),
+        job_(job),
         bucket_(job.strategy.data.bucket_mb * 1048576),
         averages_(record_of(candidate.kind, candidate.sharding).averages) {}
 
@@ -90,7 +91,7 @@ class DataTime {
   }
 
   double buckets(double elements) const {
-    return std::max(1.0, std::ceil(elements * static_cast<double>(size_of(reduce_)) / bucket_));
+    return std::max(1.0, std::ceil(elements * static_cast<double>(size_of(job_.precision.reduce)) / bucket_));
   }
 
   // Added to each forward and backward pass of a micro-batch.
@@ -115,7 +116,8 @@ class DataTime {
       return exposed(reduce(elements / count, summed), count, sum.backward_us());
     }
     const auto count = static_cast<double>(std::max<std::size_t>(1, units.size()));
-    if (data_.reduce == Reduce::step) us += exposed(scatter(elements / count), count, sum.backward_us());
+    if (data_.reduce == Reduce::step)
+      us += exposed(scatter(elements / count), count, sum.backward_us()) + count * reduction_kernels(elements / count);
     if (candidate_.size(Axis::replicate) > 1 && candidate_.slices() > 1)
       us += exposed(reduce(elements / count / candidate_.slices(), Axes::of(Axis::replicate)), count,
                     sum.backward_us() / 2);
@@ -137,12 +139,19 @@ class DataTime {
     const Axes others = axes - Axes::of(Axis::expert);
     return elements.own == 0 || candidate_.mesh.group_size(others) == 1 ? us : us + time(kind, others, elements.own);
   }
-  // Weights are gathered as they are computed with, gradients summed as they are reduced.
   double time(CollectiveKind kind, Axes axes, double elements) const {
-    const DType dtype = kind == CollectiveKind::all_gather ? compute_ : reduce_;
-    const auto bytes = static_cast<std::int64_t>(elements * static_cast<double>(size_of(dtype)));
-    return model_.collective(kind, dtype, candidate_.mesh.active(axes), {}, bytes).us;
+    const SentBySlices sent = sent_by_slices(data_, job_, kind, elements);
+    return model_.collective(sent.kind, sent.dtype, candidate_.mesh.active(axes), {}, sent.bytes).us;
   }
+
+  // Kernels that make and read codes, beside which nothing is computed.
+  double gather_kernels(const Elements& elements) const {
+    return sum(coding_of_gather(model_, data_, job_, elements.all, candidate_.slices()));
+  }
+  double reduction_kernels(const Elements& elements) const {
+    return sum(coding_of_reduction(model_, data_, job_, elements.all, candidate_.slices()));
+  }
+  static double sum(const CodingTime& time) { return time.encode_us + time.decode_us; }
 
   // Each unit's collectives run while the unit before it is computed.
   double passes(const std::vector<Piece>& units, bool forward) const {
@@ -154,6 +163,8 @@ class DataTime {
       const double traffic =
           forward ? gather(parameters(unit)) : reduced + (again && i > 0 ? gather(parameters(unit)) : 0);
       us += std::max(0.0, traffic - before);
+      if (forward || (again && i > 0)) us += gather_kernels(parameters(unit));
+      if (!forward && unit.trained > 0) us += reduction_kernels(trained(unit));
       before = forward ? unit.forward_us : unit.backward_us();
     }
     return us;
@@ -162,7 +173,7 @@ class DataTime {
   const Candidate& candidate_;
   const ResolvedData& data_;
   const CostModel& model_;
-  const DType compute_, reduce_;
+  const Job& job_;
   const double bucket_;
   const bool averages_;
   struct Known {
@@ -394,6 +405,8 @@ std::int64_t Scorer::static_bytes(const Candidate& candidate, const ResolvedData
   const bool brief = data.shard_parameters && data.keep == Keep::use && !units.empty();
   if (data.shard_parameters)
     bytes += (brief ? std::min(parameters, 3 * largest(units, &Piece::parameters)) : parameters) * compute;
+  if (data.int8_gathers || data.int8_reductions)  // of the unit in use and of the next one
+    bytes += 2 * int8_bytes(largest(units, &Piece::parameters));
   return bytes + (brief ? 3 * stage.packed_bytes / static_cast<std::int64_t>(units.size()) : stage.packed_bytes);
 }
 

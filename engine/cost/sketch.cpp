@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/dtype.h"
+#include "engine/cost/codes.h"
 #include "engine/cost/play.h"
 #include "engine/job/data_strategies.h"
 #include "engine/job/resolve.h"
@@ -34,15 +35,15 @@ struct Step {
   const OrderedTransfers& transfers;
   int micro_batches;
 
-  Estimate collective(CollectiveKind kind, DType dtype, Axes axes, double elements) const {
-    return model.collective(kind, dtype, candidate.mesh.active(axes), {},
-                            static_cast<std::int64_t>(elements * size_of(dtype)));
+  Estimate collective(CollectiveKind kind, Axes axes, double elements) const {
+    const SentBySlices sent = sent_by_slices(data, job, kind, elements);
+    return model.collective(sent.kind, sent.dtype, candidate.mesh.active(axes), {}, sent.bytes);
   }
   /// `own` of the elements are of a rank's experts, and stay out of the expert axis.
-  Estimate collective(CollectiveKind kind, DType dtype, Axes axes, double elements, double own) const {
-    Estimate time = collective(kind, dtype, axes, elements - own);
+  Estimate collective(CollectiveKind kind, Axes axes, double elements, double own) const {
+    Estimate time = collective(kind, axes, elements - own);
     const Axes others = axes - Axes::of(Axis::expert);
-    if (own > 0 && candidate.mesh.group_size(others) > 1) time.us += collective(kind, dtype, others, own).us;
+    if (own > 0 && candidate.mesh.group_size(others) > 1) time.us += collective(kind, others, own).us;
     return time;
   }
 };
@@ -80,8 +81,9 @@ class StageSketch {
   struct PieceState {
     std::int32_t gather = -1;  // the last one
     bool gathered = false;
-    bool listed = false;  // in uses_, where one gather serves all uses
-    int reductions = 0;   // micro-batches that have added to its gradients
+    double decode_us = 0;  // once the gathered codes are read
+    bool listed = false;   // in uses_, where one gather serves all uses
+    int reductions = 0;    // micro-batches that have added to its gradients
   };
   // A gathered piece is read by a pass.
   struct Use {
@@ -262,14 +264,22 @@ class StageSketch {
       if (std::exchange(state.gathered, true)) continue;
       StreamClock after;
       if (step_.data.keep == Keep::use) after[at(Stream::compute)] = used_;
-      state.gather =
-          collective(Stream::background, kSliceAxes,
-                     step_.collective(CollectiveKind::all_gather, step_.job.precision.compute, kSliceAxes,
-                                      static_cast<double>(step_.profile.pieces[uses_[asked_].piece].parameters),
-                                      static_cast<double>(step_.profile.pieces[uses_[asked_].piece].own_parameters)),
-                     after);
+      const Piece& asked = step_.profile.pieces[uses_[asked_].piece];
+      const auto elements = static_cast<double>(asked.parameters);
+      const CodingTime coding = coding_of_gather(step_.model, step_.data, step_.job, elements, slices());
+      if (coding.encode_us > 0) after[at(Stream::compute)] = compute(coding.encode_us, {});
+      state.decode_us = coding.decode_us;
+      state.gather = collective(
+          Stream::background, kSliceAxes,
+          step_.collective(CollectiveKind::all_gather, kSliceAxes, elements, static_cast<double>(asked.own_parameters)),
+          after);
     }
     awaited_[at(Stream::background)] = std::max(awaited_[at(Stream::background)], states_[piece].gather);
+    if (const double us = std::exchange(states_[piece].decode_us, 0); us > 0) {
+      StreamClock gathered;
+      gathered[at(Stream::background)] = states_[piece].gather;
+      compute(us, gathered);
+    }
   }
 
   // Whether this is the next of uses_.
@@ -292,7 +302,7 @@ class StageSketch {
     const auto run = [&](CollectiveKind kind, Axes axes, double size) {
       const double parts = step_.data.shard_parameters ? 1 : buckets(size * size_of(dtype));
       const double own = size * static_cast<double>(piece.own_trained) / static_cast<double>(piece.trained);
-      Estimate time = step_.collective(kind, dtype, axes, size / parts, own / parts);
+      Estimate time = step_.collective(kind, axes, size / parts, own / parts);
       time.us *= parts;
       return collective(Stream::background, axes, time, after);
     };
@@ -302,7 +312,11 @@ class StageSketch {
     }
     const bool each = step_.data.shard_gradients && step_.data.reduce == Reduce::micro_batch;
     if ((each || last) && step_.candidate.slices() > 1) {
+      decode_gradients();
+      const CodingTime coding = coding_of_reduction(step_.model, step_.data, step_.job, elements, slices());
+      if (coding.encode_us > 0) after[at(Stream::compute)] = compute(coding.encode_us, {});
       const std::int32_t scatter = run(CollectiveKind::reduce_scatter, kSliceAxes, elements);
+      encoded_ = {scatter, coding.decode_us};
       if (each) scatters_[0] = std::exchange(scatters_[1], scatter);
     }
     if (each && states_[index].reductions++ > 0) {  // added to those of before
@@ -314,6 +328,14 @@ class StageSketch {
       run(CollectiveKind::all_reduce, Axes::of(Axis::replicate), elements / step_.candidate.slices());
   }
 
+  // Those that were exchanged last.
+  void decode_gradients() {
+    StreamClock exchanged;
+    exchanged[at(Stream::background)] = encoded_.first;
+    if (const double us = std::exchange(encoded_.second, 0); us > 0) compute(us, exchanged);
+  }
+
+  int slices() const { return step_.candidate.slices(); }
   bool averages() const { return record_of(step_.candidate.kind, step_.candidate.sharding).averages; }
   double bandwidth() const { return step_.model.cluster().machine->device.memory_bandwidth.value / 1e6; }
   double buckets(double bytes) const {
@@ -323,6 +345,7 @@ class StageSketch {
 
   // Begins when all gradients are there.
   void update() {
+    decode_gradients();
     StreamClock all;
     for (std::size_t stream = 0; stream < kNumStreams; ++stream) all[stream] = last_[stream];
     const bool sharded = step_.data.shard_states;
@@ -338,8 +361,8 @@ class StageSketch {
       StreamClock after;
       after[at(Stream::compute)] = last_[at(Stream::compute)];
       const double parts = buckets(elements * size_of(step_.job.precision.reduce));
-      Estimate time = step_.collective(CollectiveKind::all_gather, step_.job.precision.compute, kSliceAxes,
-                                       elements / parts, static_cast<double>(piece.own_trained) / parts);
+      Estimate time = step_.collective(CollectiveKind::all_gather, kSliceAxes, elements / parts,
+                                       static_cast<double>(piece.own_trained) / parts);
       time.us *= parts;
       collective(Stream::background, kSliceAxes, time, after);
     }
@@ -360,11 +383,12 @@ class StageSketch {
   StreamClock last_;     // of each stream
   StreamClock awaited_;  // by the next kernel
   std::vector<PieceState> states_;
-  std::vector<std::vector<Pass>> passes_;  // [chunk][micro-batch]
-  std::vector<Use> uses_;                  // in order
-  std::size_t opened_ = 0, asked_ = 0;     // of uses_
-  std::int32_t using_ = -1, used_ = -1;    // the last kernels of the last two uses
-  std::int32_t scatters_[2] = {-1, -1};    // the last two
+  std::vector<std::vector<Pass>> passes_;           // [chunk][micro-batch]
+  std::vector<Use> uses_;                           // in order
+  std::size_t opened_ = 0, asked_ = 0;              // of uses_
+  std::int32_t using_ = -1, used_ = -1;             // the last kernels of the last two uses
+  std::int32_t scatters_[2] = {-1, -1};             // the last two
+  std::pair<std::int32_t, double> encoded_{-1, 0};  // the last exchange of codes, and how long it takes to decode it
 };
 
 }  // namespace

@@ -10,6 +10,8 @@
 namespace trainer {
 
 const std::vector<DataRecord>& data_records() {
+  static const std::vector<std::string_view> kFullySharded{
+      "sharding", "replicate", "keep", "reduce", "gather", "reduce_dtype", "prefetch", "bucket_mb", "compression"};
   static const std::vector<DataRecord> records{
       {.kind = DataKind::ddp,
        .what = "every rank has everything",
@@ -22,7 +24,7 @@ const std::vector<DataRecord>& data_records() {
        .searched = true},
       {.kind = DataKind::zero2,
        .what = "optimizer states and gradients are sharded",
-       .keys = {"bucket_mb", "compression"},
+       .keys = {"reduce_dtype", "bucket_mb", "compression"},
        .shard_states = true,
        .shard_gradients = true,
        .reduce = Reduce::micro_batch,
@@ -30,7 +32,7 @@ const std::vector<DataRecord>& data_records() {
       {.kind = DataKind::fsdp,
        .sharding = Sharding::shard_grad_op,
        .what = "sharded as `sharding` says",
-       .keys = {"sharding", "replicate", "keep", "reduce", "prefetch", "bucket_mb", "compression"},
+       .keys = kFullySharded,
        .shard_states = true,
        .shard_gradients = true,
        .shard_parameters = true,
@@ -40,7 +42,7 @@ const std::vector<DataRecord>& data_records() {
        .searched_once = true},  // then as zero1, but the gather hides behind the forward pass
       {.kind = DataKind::fsdp,
        .sharding = Sharding::full_shard,
-       .keys = {"sharding", "replicate", "keep", "reduce", "prefetch", "bucket_mb", "compression"},
+       .keys = kFullySharded,
        .shard_states = true,
        .shard_gradients = true,
        .shard_parameters = true,
@@ -49,7 +51,7 @@ const std::vector<DataRecord>& data_records() {
        .searched = true},
       {.kind = DataKind::fsdp,
        .sharding = Sharding::hybrid_shard,
-       .keys = {"sharding", "replicate", "keep", "reduce", "prefetch", "bucket_mb", "compression"},
+       .keys = kFullySharded,
        .shard_states = true,
        .shard_gradients = true,
        .shard_parameters = true,
@@ -62,7 +64,7 @@ const std::vector<DataRecord>& data_records() {
        .keys = {"sharding", "reduce", "bucket_mb", "compression"}},
       {.kind = DataKind::zero3,
        .what = "optimizer states, gradients and parameters are sharded",
-       .keys = {"keep", "reduce", "prefetch", "bucket_mb", "compression"},
+       .keys = {"keep", "reduce", "gather", "reduce_dtype", "prefetch", "bucket_mb", "compression"},
        .shard_states = true,
        .shard_gradients = true,
        .shard_parameters = true,
@@ -177,6 +179,19 @@ const std::vector<DataKey>& data_keys() {
       {field("reduce", "When gradients are reduced.", {word(words<Reduce>())}, "auto"),
        [](const Values& v, At at, Data& data) { data.reduce = v.word<Reduce>(at); },
        [](const Data& data) { return word_value(data.reduce); }},
+      {field(
+           "gather",
+           "What parameters are gathered as; exact: precision.compute; int8: codes of 8 bits with a scale for each 256 "
+           "(ZeRO++).",
+           {word(words<SentAs>())}, "exact"),
+       [](const Values& v, At at, Data& data) { data.gather = v.word<SentAs>(at); },
+       [](const Data& data) { return word_value(data.gather); }},
+      {field("reduce_dtype",
+             "What gradients are sent as to those who sum them; exact: precision.reduce; int8: codes of 8 bits with a "
+             "scale for each 256, each sent once (ZeRO++).",
+             {word(words<SentAs>())}, "exact"),
+       [](const Values& v, At at, Data& data) { data.reduce_dtype = v.word<SentAs>(at); },
+       [](const Data& data) { return word_value(data.reduce_dtype); }},
       {field("prefetch", "Units gathered ahead of their use.", {integer(0, 1000)}, "1"),
        [](const Values& v, At at, Data& data) { data.prefetch = v.integer(at); },
        [](const Data& data) { return KeyValue{data.prefetch}; }},

@@ -72,6 +72,7 @@ ValueNames<Reduce> names_of(Reduce) {
   using enum Reduce;
   return {{automatic, "auto"}, {micro_batch, "micro_batch"}, {step, "step"}};
 }
+ValueNames<SentAs> names_of(SentAs) { return {{SentAs::exact, "exact"}, {SentAs::int8, "int8"}}; }
 ValueNames<Compression::Kind> names_of(Compression::Kind) {
 #define TRAINER_NAMED(kind) {Compression::Kind::kind, #kind},
   return {TRAINER_NAMED(none) TRAINER_COMPRESSIONS(TRAINER_NAMED)};

@@ -13,6 +13,8 @@ ResolvedData resolve(const DataStrategyJob& data, bool pipelined) {
                    pipelined ? Keep::step : record.keep, record.reduce};
   if (record.takes("keep") && data.keep != Keep::automatic) out.keep = data.keep;
   if (record.takes("reduce") && data.reduce != Reduce::automatic) out.reduce = data.reduce;
+  out.int8_gathers = record.takes("gather") && data.gather == SentAs::int8;
+  out.int8_reductions = record.takes("reduce_dtype") && data.reduce_dtype == SentAs::int8;
   return out;
 }
 

@@ -15,6 +15,9 @@ struct ResolvedData {
   Keep keep = Keep::step;
   /// Of gradients; `step` under local_sgd, which reduces none. Never automatic.
   Reduce reduce = Reduce::step;
+  // What travels as codes of 8 bits (SentAs::int8).
+  bool int8_gathers = false;     ///< working copies
+  bool int8_reductions = false;  ///< gradients
   friend bool operator==(const ResolvedData&, const ResolvedData&) = default;
 };
 

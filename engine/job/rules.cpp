@@ -84,6 +84,7 @@ class Rules {
     mesh();
     pipeline_split();
     compression();
+    gathered_codes();
     loss_scale();
     on_nan();
     keep_best();
@@ -222,6 +223,12 @@ class Rules {
               fmt::join(compressions([](const CompressionRecord& one) { return one.needs_whole.empty(); }), ", "),
               kinds_listed([](const DataRecord& one) { return one.compresses() && !one.shard_states; })));
     }
+  }
+
+  void gathered_codes() {
+    if (text("strategy.data.gather") == "int8" && text("precision.compute") == "f16")
+      add("strategy.data.gather", "codes of 8 bits are made of f32 and bf16, and precision.compute is f16",
+          "exact; or precision.compute: bf16 or f32");
   }
 
   /// Null: gradients are not compressed, or what the job says of it is no compression.
@@ -425,6 +432,9 @@ class Rules {
     if (!compression.empty() && compression != "none")
       add("strategy.offload.gradients", "what compression sends of a gradient comes after the gradients of later units",
           "none; or strategy.data.compression: none");
+    if (text("strategy.data.reduce_dtype") == "int8")
+      add("strategy.offload.gradients", "codes of a gradient are summed after the gradients of later units",
+          "none; or strategy.data.reduce_dtype: exact");
   }
 
   void training_rows() {

@@ -21,6 +21,8 @@ enum class DataKind : std::uint8_t { TRAINER_DATA_KINDS(TRAINER_VALUE) };
 enum class Sharding : std::uint8_t { full_shard, shard_grad_op, no_shard, hybrid_shard };
 enum class Keep : std::uint8_t { automatic, use, pass, step };
 enum class Reduce : std::uint8_t { automatic, micro_batch, step };
+/// How weights or gradients travel between slices: in their own dtype, or as codes of 8 bits (core/compression.h).
+enum class SentAs : std::uint8_t { exact, int8 };
 
 struct Compression {
   enum class Kind : std::uint8_t { none, TRAINER_COMPRESSIONS(TRAINER_VALUE) } kind = Kind::none;
@@ -42,6 +44,8 @@ struct DataStrategyJob {
   std::optional<std::int64_t> replicate;     ///< fsdp; none: 1, or under hybrid_shard the number of nodes
   Keep keep = Keep::automatic;               ///< zero3, fsdp
   Reduce reduce = Reduce::automatic;         ///< ddp, zero3, fsdp
+  SentAs gather = SentAs::exact;             ///< zero3, fsdp: working weights; exact: precision.compute
+  SentAs reduce_dtype = SentAs::exact;       ///< zero2, zero3, fsdp: gradients; exact: precision.reduce
   std::int64_t prefetch = 1;                 ///< zero3, fsdp: units gathered ahead
   double bucket_mb = 25;                     ///< 2^20 bytes; units smaller than this share a collective
   Compression compression;
@@ -149,6 +153,7 @@ ValueNames<DataKind> names_of(DataKind);
 ValueNames<Sharding> names_of(Sharding);
 ValueNames<Keep> names_of(Keep);
 ValueNames<Reduce> names_of(Reduce);
+ValueNames<SentAs> names_of(SentAs);
 ValueNames<Compression::Kind> names_of(Compression::Kind);
 ValueNames<ContextKind> names_of(ContextKind);
 ValueNames<PipelineSchedule> names_of(PipelineSchedule);

@@ -33,16 +33,18 @@ class Step {
  public:
   virtual ~Step() = default;
 
-  /// Gathers the working copy from the slices of the shard axis, unless it is there.
-  virtual void all_gather_working(const Unit& unit) = 0;
+  /// Gathers the working copy from the slices of the shard axis, unless it is there. `int8`: as codes of 8 bits, which
+  /// all ranks decode, those too whose slices they are; only for units that are sliced, of the dtype of the graph.
+  virtual void all_gather_working(const Unit& unit, bool int8) = 0;
   /// The gathered copy is not needed any more.
   virtual void release_working(const Unit& unit) = 0;
 
   /// Sums the unit's gradients over the ranks that differ along `axes`, in place.
   virtual void all_reduce_gradient(const Unit& unit, Axes axes) = 0;
   /// Sums the unit's gradients over the shard axis, each rank its slice, which is added to those of before in this
-  /// step; the whole gradient begins anew. `once`: there is but this one, and the slice stays where it lies.
-  virtual void reduce_scatter_gradient(const Unit& unit, bool once) = 0;
+  /// step; the whole gradient begins anew. `once`: there is but this one, and the slice stays where it lies. `int8`:
+  /// the ranks exchange codes of 8 bits, and each sums those of its slice.
+  virtual void reduce_scatter_gradient(const Unit& unit, bool once, bool int8) = 0;
 
   /// Updates the master weights, states and working copy (or this rank's slice of them) from the gradients as they were
   /// reduced.

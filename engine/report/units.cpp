@@ -61,7 +61,7 @@ class UnitReader {
       const auto unit = static_cast<std::size_t>(issued.why.unit);
       if (const auto* collective = std::get_if<Collective>(&issued.instruction))
         read(unit, i, *collective, issued.why.phase);
-      if (const auto* launch = std::get_if<Launch>(&issued.instruction)) read(unit, *launch);
+      if (const auto* launch = std::get_if<Launch>(&issued.instruction)) read(unit, i, *launch, issued.why.phase);
     }
     for (std::size_t unit = 0; unit < facts_.size(); ++unit) finish(unit);
     return std::move(facts_);
@@ -122,16 +122,23 @@ class UnitReader {
     }
     if (phase == Phase::gather) {
       facts_[unit].gathers += times;
-      const Region& out = collective.output.region;
-      gathered_[facts_[unit].unit].push_back(role_.buffer(out.buffer).stride > 0
-                                                 ? lifetime_in_ring(i, out)
-                                                 : lifetimes_[static_cast<std::size_t>(out.buffer)]);
+      if (role_.buffer(collective.output.region.buffer).category != Category::communication)
+        add_copy(unit, i, collective.output.region);
     }
   }
 
-  void read(std::size_t unit, const Launch& launch) {
+  // A gathered copy of the unit that instruction i makes.
+  void add_copy(std::size_t unit, std::size_t i, const Region& out) {
+    gathered_[facts_[unit].unit].push_back(role_.buffer(out.buffer).stride > 0
+                                               ? lifetime_in_ring(i, out)
+                                               : lifetimes_[static_cast<std::size_t>(out.buffer)]);
+  }
+
+  void read(std::size_t unit, std::size_t i, const Launch& launch, Phase phase) {
     UnitFacts& facts = facts_[unit];
     const Signature& signature = role_.signatures[static_cast<std::size_t>(launch.signature)];
+    if (phase == Phase::gather && signature.op == Op::dequantize_int8)
+      return add_copy(unit, i, region_of(launch.operands[1]));
     const std::optional<UpdateDef>& update = definition(signature.op).update;
     if (!update || !update->has(UpdateDef::Operand::gradient)) return;
     const auto at = std::ranges::find(update->operands, UpdateDef::Operand::gradient);

@@ -398,6 +398,8 @@ LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile) {
     refuse(loaded, loaded.setting("strategy") != nullptr ? "strategy" : "strategy.data.kind", record.text());
   if (data.compression.kind != Compression::Kind::none)
     refuse(loaded, "strategy.data.compression", "compression of gradients");
+  if (data.gather == SentAs::int8) refuse(loaded, "strategy.data.gather", "rounding of gathered weights");
+  if (data.reduce_dtype == SentAs::int8) refuse(loaded, "strategy.data.reduce_dtype", "rounding of gradients");
   LoadedJob threads = quiet(loaded);
   if (threads.job.cluster.nodes == 1) return threads;
   // What was decided for several nodes is kept where they are one.

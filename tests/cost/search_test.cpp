@@ -421,6 +421,8 @@ std::vector<Row> ways_over_eight() {
       {"{data: {kind: zero1}}", "selective", data(DataKind::zero1, Sharding::full_shard, 1, 8)},
       {"{data: {kind: zero2}}", "none", data(DataKind::zero2, Sharding::full_shard, 1, 8)},
       {"{data: {kind: fsdp}}", "none", data(DataKind::fsdp, Sharding::full_shard, 1, 8)},
+      {"{data: {kind: fsdp, gather: int8, reduce_dtype: int8}}", "none",
+       data(DataKind::fsdp, Sharding::full_shard, 1, 8)},
       {"{data: {kind: fsdp, sharding: shard_grad_op}}", "none", data(DataKind::fsdp, Sharding::shard_grad_op, 1, 8)},
       {"{data: {kind: ddp}, tensor: {degree: 2, sequence_parallel: true}}", "none", cut},
       {pipeline("schedule: 1f1b"), "none", staged(PipelineSchedule::one_f_one_b, 1)},

@@ -109,6 +109,26 @@ TEST_CASE("GPUs that train apart come together in parts, whole and in 8 bits, as
   }
 }
 
+TEST_CASE("GPUs send weights and gradients as codes of 8 bits as processors do, alike to the bit whatever the order") {
+  for (const auto& [ranks, data] :
+       {std::pair(2, "{kind: fsdp, gather: int8, prefetch: 2}"), std::pair(4, "{kind: zero3, reduce_dtype: int8}"),
+        std::pair(4, "{kind: fsdp, sharding: hybrid_shard, replicate: 2, gather: int8, reduce_dtype: int8}")}) {
+    CAPTURE(std::string(data));
+    const tests::Overrides overrides{"checkpoint.resume=none", "strategy={data: " + std::string(data) + "}"};
+    const tests::GpuJob job = tests::gpu_job(jobs(), "gpt2", "codes", overrides, ranks);
+    tests::Overrides here = overrides;
+    for (const std::string& word : {"cluster.devices_per_node=" + std::to_string(ranks), std::string("train.steps=20"),
+                                    "train.batch.micro=" + std::to_string(job.compiled.batch.micro)})
+      here.push_back(word);
+    const Trained alone = tests::run(tests::from_the_start(jobs().load("gpt2", "processors", here)));
+    const Trained first = run(job, 0);
+    check_close(alone, first);
+    const Trained again = run(job, 5);
+    CHECK(again.loss == first.loss);
+    CHECK(tests::tensors_of(again.report.checkpoint) == tests::tensors_of(first.report.checkpoint));
+  }
+}
+
 TEST_CASE("captured steps with collectives are issued ones to the bit, and count the bytes that they send") {
   for (const Case& one : {kCases[5], kCases[14]}) {
     CAPTURE(text_of(one));

@@ -40,6 +40,7 @@ TEST_CASE("a unit is divided, gathered and reduced as its strategy promises") {
       {"{kind: fsdp, keep: use}", 2, 2, 2, 2 * kMicroBatches, kMicroBatches},
       {"{kind: fsdp, keep: pass}", 2, 2, 2, kMicroBatches, kMicroBatches},
       {"{kind: fsdp, keep: step, reduce: step}", 2, 1, 2, 1, 1},
+      {"{kind: fsdp, keep: use, gather: int8, reduce_dtype: int8}", 2, 2, 2, 2 * kMicroBatches, kMicroBatches},
       {"{kind: fsdp, sharding: no_shard}", 1, 1, 1, 0, 1},
       {"{kind: ddp, compression: int8}", 1, 1, 1, 0, 1},
       {"{kind: ddp, compression: {top_k: 0.1}}", 1, 1, 1, 0, 1},

@@ -107,6 +107,8 @@ TEST_CASE("a strategy takes keys that there are, and those that it can make use 
     CHECK(record.takes("sharding") == record.sharding.has_value());
     CHECK(record.takes("keep") == record.shard_parameters);
     CHECK(record.takes("prefetch") == record.shard_parameters);
+    CHECK(record.takes("gather") == record.shard_parameters);
+    CHECK(record.takes("reduce_dtype") == record.shard_gradients);
     CHECK(record.takes("every") == record.averages);
     CHECK_FALSE((record.takes("compression") && record.averages));
     CHECK_FALSE((record.replica_is_node && !record.takes("replicate")));

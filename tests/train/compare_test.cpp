@@ -133,7 +133,8 @@ TEST_CASE("what several nodes decide stays when verify runs them on one") {
 
 TEST_CASE("what is not meant to be one rank's training is refused by name") {
   const TinyJobs jobs;
-  for (const char* data : {"{kind: local_sgd, every: 2}", "{kind: ddp, compression: int8}"}) {
+  for (const char* data : {"{kind: local_sgd, every: 2}", "{kind: ddp, compression: int8}",
+                           "{kind: zero3, gather: int8}", "{kind: zero2, reduce_dtype: int8}"}) {
     const LoadedJob loaded = jobs.load(
         "mlp", "run", {"cluster.devices_per_node=2", "checkpoint.every=2", std::string("strategy.data=") + data});
     CHECK_THROWS_AS(on_threads(loaded, kCompile), JobError);

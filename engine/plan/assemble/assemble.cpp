@@ -141,6 +141,7 @@ class Passes {
       const auto why = emit_.because(why_of(For::gather, use.micro_batch, use.chunk, use.loop));
       options_.data->before_use(role_.units[use.unit], {}, step_);
     }
+    step_.decode_working(role_.units[unit]);
     ++opened_;
   }
 
@@ -511,7 +512,7 @@ class Assembly {
     for (const Unit& unit : role_.units) {
       if (options_.train != nullptr && unit.trained()) options_.data->begin(unit, step);
       step.renew_working(unit);
-      if (unit.sharded() && unit.whole_working() >= 0) step.all_gather_working(unit);
+      if (unit.sharded() && unit.whole_working() >= 0) step.all_gather_working(unit, false);
       emit_.pack_unit(unit);
     }
   }

@@ -80,7 +80,7 @@ EmittedStep::~EmittedStep() = default;
 
 // ---- Parameters --------------------------------------------------------------------------------------------------
 
-void EmittedStep::all_gather_working(const Unit& unit) {
+void EmittedStep::all_gather_working(const Unit& unit, bool int8) {
   const auto why = emit_.because(For::gather, unit);
   const Axes axes = unit.slice_axes();
   const int shards = options_.mesh.group_size(axes);
@@ -94,9 +94,10 @@ void EmittedStep::all_gather_working(const Unit& unit) {
   if (shards == 1) return emit_.set_working(unit, unit.working().region.buffer);
   const BufferId gathered =
       emit_.buffer(unit.name + ".gathered", Category::parameters, unit.elements * size_of(unit.compute));
+  emit_.set_working(unit, gathered);
+  if (int8 && unit.compute == options_.compute) return gather_codes(unit, gathered);
   emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, axes, unit.working().region,
                    emit_.whole(gathered));
-  emit_.set_working(unit, gathered);
 }
 
 void EmittedStep::release_working(const Unit& unit) {
@@ -176,7 +177,7 @@ void EmittedStep::all_reduce_gradient(const Unit& unit, Axes over) {
   later_.empty() ? sum() : put_off(sum);  // behind the unit's own slice, where that still waits for its collective
 }
 
-void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
+void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once, bool int8) {
   const auto why = emit_.because(For::reduce, unit);
   Reduced& reduced = reduced_[index(unit)];
   const Axes axes = unit.slice_axes();
@@ -189,6 +190,7 @@ void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
   if (once) {
     reduced.slice = own_slice(all, axes, shards);
     if (options_.compression != nullptr) return compress(unit, axes, true, options_.reduce, all);
+    if (int8) return scatter_codes(unit, all, reduced.slice);
     emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, axes, all, reduced.slice);
     return;
   }
@@ -196,7 +198,10 @@ void EmittedStep::reduce_scatter_gradient(const Unit& unit, bool once) {
   Region slice = all;
   if (shards > 1) {
     slice = emit_.whole(emit_.buffer(unit.name + ".gradient_slice", Category::gradients, bytes));
-    emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, axes, all, slice);
+    if (int8)
+      scatter_codes(unit, all, slice);
+    else
+      emit_.collective(unit.name, CollectiveKind::reduce_scatter, options_.reduce, axes, all, slice);
   }
   if (first) {
     reduced.slice = slice;

@@ -20,10 +20,10 @@ class EmittedStep final : public Step {
   EmittedStep(Emitter& emit, Role& role, const AssembleOptions& options);
   ~EmittedStep() override;
 
-  void all_gather_working(const Unit& unit) override;
+  void all_gather_working(const Unit& unit, bool int8) override;
   void release_working(const Unit& unit) override;
   void all_reduce_gradient(const Unit& unit, Axes axes) override;
-  void reduce_scatter_gradient(const Unit& unit, bool once) override;
+  void reduce_scatter_gradient(const Unit& unit, bool once, bool int8) override;
   void optimizer(const Unit& unit) override;
   void average(const Unit& unit, Axes axes) override;
   void set_anchor(const Unit& unit) override;
@@ -35,6 +35,8 @@ class EmittedStep final : public Step {
 
   // ---- The parts of a step that are no strategy's ----
 
+  /// The unit's working copy is about to be read: decodes it, if what was gathered are codes.
+  void decode_working(const Unit& unit);
   /// Issues what still waits for collectives of gradients.
   void finish_gradients();
   /// Sums the gradients of units that several stages share.
@@ -54,6 +56,11 @@ class EmittedStep final : public Step {
   std::size_t index(const Unit& unit) const { return static_cast<std::size_t>(&unit - role_.units.data()); }
   /// The unit's gradients as far as they are reduced: whole, or this rank's slice.
   Region gradient(const Unit& unit);
+  /// Quantizes `slices` slices of a region of `dtype`: the codes.
+  Region encode(const Unit& unit, DType dtype, const Region& region, int slices);
+  Region packets(const Unit& unit, std::int64_t elements, int slices);
+  void gather_codes(const Unit& unit, BufferId gathered);
+  void scatter_codes(const Unit& unit, const Region& all, const Region& slice);
   void sum_partial(const Unit& unit);
   void compress(const Unit& unit, Axes axes, bool sliced, DType reduce, const Region& gradient);
   void put_off(std::function<void()> rest);
@@ -80,7 +87,8 @@ class EmittedStep final : public Step {
     bool partial_summed = false, squared = false;
   };
   std::vector<Reduced> reduced_;
-  std::vector<std::function<void()>> later_;  // what the next unit's reduction issues first
+  std::map<const Unit*, std::function<void()>> encoded_;  // units that are gathered, and are still to be decoded
+  std::vector<std::function<void()>> later_;              // what the next unit's reduction issues first
   // The update of a unit, and how far it is.
   struct UnitUpdate {
     const Unit* unit;

@@ -98,9 +98,10 @@ class UnitLayouter {
 
   void place(Unit& unit, const std::vector<std::string>& names) const {
     const OptimizerSpec& optimizer = options_.optimizers[static_cast<std::size_t>(std::max(0, unit.optimizer))];
-    const std::int64_t alignment = unit.trained()
-                                       ? tensor_alignment(optimizer)
-                                       : std::max(kTensorAlignment, kOperandAlignment / size_of(unit.compute));
+    const std::int64_t alignment =
+        std::lcm(options_.tensor_alignment,
+                 unit.trained() ? tensor_alignment(optimizer)
+                                : std::max(kTensorAlignment, kOperandAlignment / size_of(unit.compute)));
     for (int place = 0; place < kPlaces; ++place) {
       for (const std::string& name : names) {
         const ParameterUse& use = uses_.at(name);

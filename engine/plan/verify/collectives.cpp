@@ -87,6 +87,11 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
     if (of_whole && std::ranges::any_of(pieces, is_slice)) return report_(i, "scatters slices");
     pieces = {{0, out.bytes, of_whole ? tables_.packed(pieces, width) : merged(pieces)}};
     if ((gathers || scatters) && !own_place(collective)) return report_(i, "has a slice where it does not belong");
+    Facts& facts = pieces.front().facts;
+    const int ranks = plan_.mesh.group_size(collective.axes);
+    if (facts.is(Content::code) && collective.kind == CollectiveKind::all_to_all && facts.content.chunks != ranks)
+      return report_(i, "cuts codes where none begin");
+    if (facts.is(Content::code) && gathers) facts.content.chunks *= ranks;
     const bool turns = collective.kind == CollectiveKind::all_to_all && collective.dim >= 0;
     if (turns && !turns_slices(collective, pieces.front().facts))
       return report_(i, "exchanges other slices than it is to");

@@ -79,11 +79,12 @@ struct Facts {
   struct Content {
     enum class Kind : std::uint8_t { values, code, update, mixed, staged, updated };
     Kind kind = Kind::values;
-    Op made_by{};            ///< of an update
-    std::int32_t unit = -1;  ///< of an update, in Role::units
-    std::int64_t home = 0;   ///< of what was moved here: by how much its address at home is further
+    Op made_by{};             ///< of an update
+    std::int32_t unit = -1;   ///< of an update, in Role::units
+    std::int64_t home = 0;    ///< of what was moved here: by how much its address at home is further
+    std::int64_t chunks = 0;  ///< of codes: into how many parts they are cut, each by itself
     friend bool operator==(const Content& a, const Content& b) {
-      return a.kind == b.kind && a.made_by == b.made_by && a.unit == b.unit;
+      return a.kind == b.kind && a.made_by == b.made_by && a.unit == b.unit && a.chunks == b.chunks;
     }
   };
   Content content;

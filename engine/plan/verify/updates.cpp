@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/core/compression.h"
 #include "engine/core/op_record.h"
 #include "engine/plan/update_operands.h"
 #include "engine/plan/verify/flow.h"
@@ -371,15 +372,22 @@ void Flow::averaged(std::size_t i, const Launch& launch, const Signature& signat
 
 // Gradient, residual → packet. bf16 keeps its elements; the others are a code of all of them.
 void Flow::compress(std::size_t i, const Launch& launch, const Signature& signature) {
-  const Region& packet = region_of(launch.operands[2]);
+  const Region& packet = region_of(launch.operands.back());
   const std::int64_t width = size_of(signature.operands[0].dtype);
   FactRanges pieces = read(region_of(launch.operands[0]));
   const bool codes = signature.op != Op::compress_bf16;
   pieces = codes ? FactRanges{{0, packet.bytes, tables_.packed(pieces, width)}}
-                 : resized(std::move(pieces), width, size_of(signature.operands[2].dtype));
+                 : resized(std::move(pieces), width, size_of(signature.operands.back().dtype));
+  if (signature.op == Op::quantize_int8) {
+    const std::int64_t elements = signature.operands[0].elements(), slices = integer(signature, "slices");
+    if (slices < 1 || elements % slices != 0 || packet.bytes != slices * int8_bytes(elements / slices))
+      report_(i, "makes codes of another number of elements");
+  }
   for (FactRange& piece : pieces) {
-    piece.facts.dtype = signature.operands[2].dtype;
-    if (codes) piece.facts.content = {Content::code};
+    piece.facts.dtype = signature.operands.back().dtype;
+    if (!codes) continue;
+    piece.facts.content = {Content::code};
+    piece.facts.content.chunks = signature.op == Op::quantize_int8 ? integer(signature, "slices") : 1;
   }
   write(i, packet, std::move(pieces));
 }
@@ -389,12 +397,17 @@ void Flow::decompress(std::size_t i, const Launch& launch, const Signature& sign
   const Region& to = region_of(launch.operands[1]);
   const std::int64_t width = size_of(signature.operands[1].dtype);
   Facts facts = uniform(region_of(launch.operands[0]));
-  if (!facts.is(Content::code) || facts.layout < 0) return report_(i, "decompresses what is no compressed gradient");
+  if (!facts.is(Content::code) || facts.layout < 0 || facts.base != 0)
+    return report_(i, "decompresses what is no compressed gradient");
+  if (integer(signature, signature.op == Op::top_k_sum ? "ranks" : "slices") != facts.content.chunks)
+    report_(i, "decompresses another number of parts than there are");
   std::int64_t slices = 1;
   for (Axis axis : plan_.mesh.active(kTokenAxes)) {
     Held& held = facts.on(axis);
+    if (held.is(Note::by_layout)) continue;
     if (held.is(Note::stacked) && sums) held = Held(held.placement);
-    if (!held.is(Note::none) || held.placement.is_partial()) mix(i, axis, "decompresses what is " + facts.along(axis));
+    if (!held.is(Note::none) || (held.placement.is_partial() && !sums))
+      mix(i, axis, "decompresses what is " + facts.along(axis));
     if (held.placement.is_shard()) slices *= plan_.mesh.size(axis);
   }
   facts.content = {};
