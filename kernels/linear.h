@@ -4,10 +4,12 @@
 // `c` is the compute dtype (f32, bf16 or f16), `r` the dtype of parameter gradients (f32 or bf16); [...] are leading
 // dims, seen as rows. A packed weight is what `pack_weight` made (pack_weight.h). No operand may overlap another.
 //
-// linear               x c [..., in], weight c [out, in] (row-major or packed), bias c [out] if `bias`
+// linear               x c [..., in], weight c [out, in] (row-major or packed), bias c [out] if `bias`,
+//                      residual c [..., out] if `residual`
 //                      → y c [..., out], pre c [..., out] if `pre`. With `partial`, for ranks whose outputs are summed
 //                      afterwards, the bias is added only where Call::origin is 0
-// linear_grad_input    dy c [..., out], weight c [out, in] (row-major or packed_transposed), pre c [..., in] if `gelu`
+// linear_grad_input    dy c [..., out], weight c [out, in] (row-major or packed_transposed), pre c [..., in] if `gelu`,
+//                      residual c [..., in] if `residual`
 //                      → dx c [..., in]
 // linear_grad_weight   x c [..., in], dy c [..., out]
 //                      → dweight r [out, in], dbias r [out] if `bias`; `accumulate` adds to both
@@ -25,6 +27,10 @@
 // The activation may see the f32 sum or the sum rounded to c. Any shape is accepted: where a library's epilogue needs
 // more (rows of `pre` in multiples of 8 elements, say), the kernel computes the activation in a pass of its own after
 // the product, within the same launch and workspace.
+//
+// `residual` (false where absent) is an epilogue too: y = x·Wᵀ + b + residual, dx = dy·W + residual, each sum in f32
+// before it is rounded to c. engine/transform/fuse.h sets it where Target::fuses_residual says so, that is on CPUs. It
+// is never set with `gelu`. The CUDA kernels refuse it.
 #pragma once
 
 namespace trainer::kernels {
@@ -32,12 +38,16 @@ namespace trainer::kernels {
 // Where operands stand in signatures and calls.
 struct LinearOperands {
   static constexpr int x = 0, weight = 1, bias = 2;
-  static constexpr int y(bool has_bias) { return has_bias ? 3 : 2; }
+  static constexpr int residual(bool has_bias) { return has_bias ? 3 : 2; }  ///< if `residual`
+  static constexpr int y(bool has_bias, bool has_residual = false) {
+    return residual(has_bias) + (has_residual ? 1 : 0);
+  }
   static constexpr int pre(bool has_bias) { return y(has_bias) + 1; }  ///< if `pre`
 };
 struct LinearGradInputOperands {
   static constexpr int dy = 0, weight = 1, pre = 2;  ///< pre: if `gelu`
-  static constexpr int dx(bool gelu) { return gelu ? 3 : 2; }
+  static constexpr int residual = 2;                 ///< if `residual`
+  static constexpr int dx(bool epilogue) { return epilogue ? 3 : 2; }
 };
 struct LinearGradWeightOperands {
   static constexpr int x = 0, dy = 1, dweight = 2, dbias = 3;

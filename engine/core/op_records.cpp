@@ -343,23 +343,24 @@ OpRecord make(Op op) {
       return {.op = op,
               .traits = {graph_file, costly, scratch},
               .operands = {in("x", "c [..., in]"), parameter("weight", "c [out, in] (row-major or packed)"),
-                           parameter("bias", "c [out]", "bias"), out("y", "c [..., out]"),
-                           out("pre", "c [..., out]", {}, "pre")},
+                           parameter("bias", "c [out]", "bias"), in("residual", "c [..., out]", "residual"),
+                           out("y", "c [..., out]"), out("pre", "c [..., out]", {}, "pre")},
               .attributes = {file(from(1, integer("out")), "size of the last dim of the output"), bias(true), tied(),
                              file({.name = "parallel",
                                    .type = Type::choice,
                                    .otherwise = std::string("none"),
                                    .choices = {"none", "column", "row"}},
                                   "how tensor parallelism cuts the weight"),
-                             flag("partial", false), flag("gelu", false), flag("pre", false)},
+                             flag("partial", false), flag("gelu", false), flag("pre", false), flag("residual", false)},
               .work = WorkClass::product};
     case Op::linear_grad_input:
       return {
           .op = op,
           .traits = {backward, scratch},
           .operands = {in("dy", "c [..., out]"), parameter("weight", "c [out, in] (row-major or packed_transposed)"),
-                       in("pre", "c [..., in]", "gelu"), out("dx", "c [..., in]")},
-          .attributes = {flag("gelu", false)},
+                       in("pre", "c [..., in]", "gelu"), in("residual", "c [..., in]", "residual"),
+                       out("dx", "c [..., in]")},
+          .attributes = {flag("gelu", false), flag("residual", false)},
           .work = WorkClass::product};
     case Op::quantized_linear:
       return {.op = op,

@@ -70,6 +70,8 @@ class Target {
   virtual std::int64_t workspace_bytes(const Signature& signature) const = 0;
   /// Whether products in this compute dtype take GELU (by tanh) and its gradient as an epilogue (kernels/linear.h).
   virtual bool fuses_gelu(DType) const { return false; }
+  /// Whether products add another tensor to their result as an epilogue.
+  virtual bool fuses_residual() const { return false; }
   /// How many communications of a rank the device can have under way at once, on streams of their own: 1 to 3.
   virtual int communication_streams() const { return 1; }
 };

@@ -1,8 +1,8 @@
 // linear: y = x·Wᵀ + b over the last dim, with W [out, in] as PyTorch has it. Fusion (engine/transform/fuse.h) gives it
-// and the gradient of its input `gelu` (kernels/linear.h), where the device's kernels take it; it comes after
-// differentiation. quantized_linear is the same with W in parts (engine/core/quantized.h), which are cut as W would be:
-// a cut of W's rows is one of the rows of all parts, one of its columns one of the columns of all parts but the scales
-// of rows.
+// and the gradient of its input `gelu` or `residual` (kernels/linear.h), where the device's kernels take them; it comes
+// after differentiation. quantized_linear is the same with W in parts (engine/core/quantized.h), which are cut as W
+// would be: a cut of W's rows is one of the rows of all parts, one of its columns one of the columns of all parts but
+// the scales of rows.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -31,35 +31,47 @@ std::vector<ValueId> gradient_linear(GradientBuilder& build, const Node& node, O
   return result;
 }
 
-bool has_gelu(const Node& node) { return flag(node, "gelu"); }
+/// What a product does after it.
+struct Epilogue {
+  bool gelu = false, residual = false;
+};
+
+Epilogue epilogue_of(const Node& node) { return {flag(node, "gelu"), flag(node, "residual")}; }
+
+/// The result, where what is added to it lies as it does.
+Placed with_residual(const Node& node, Placing in, Epilogue epilogue, Placement result) {
+  if (epilogue.residual && in.back() != result) return {};
+  return all(node, result);
+}
 
 /// By samples (or any leading dim); by columns: W's rows; by rows: W's columns, which leaves partial sums and so
 /// takes a bias on one rank alone (attribute `partial`), and no activation.
-Placed shard_product(const Graph& graph, const Node& node, Placing in, bool gelu) {
+Placed shard_product(const Graph& graph, const Node& node, Placing in, Epilogue epilogue) {
   const int last = input_shape(graph, node, 0).rank() - 1;
-  const bool bias = in.size() > 2;
+  const bool bias = in.size() > (epilogue.residual ? 3 : 2);
   const Placement x = in[0], weight = in[1];
-  if (x.is_shard() && x.dim < last && weight.is_replicate() && (!bias || in[2].is_replicate())) return all(node, x);
-  if (x.is_replicate() && weight.is_shard(0) && (!bias || in[2] == weight)) return all(node, weight.moved_to(last));
-  if (gelu) return {};  // of a sum that is not whole
+  const auto made = [&](Placement y) { return with_residual(node, in, epilogue, y); };
+  if (x.is_shard() && x.dim < last && weight.is_replicate() && (!bias || in[2].is_replicate())) return made(x);
+  if (x.is_replicate() && weight.is_shard(0) && (!bias || in[2] == weight)) return made(weight.moved_to(last));
+  if (epilogue.gelu) return {};  // of a sum that is not whole
   const bool bias_once = !bias || (adds_once(node) && in[2].is_replicate());
-  if (x.is_shard(last) && weight == x.moved_to(1) && bias_once) return all(node, Placement::partial());
-  if (x.is_partial() && weight.is_replicate() && !bias) return all(node, x);
+  if (x.is_shard(last) && weight == x.moved_to(1) && bias_once) return made(Placement::partial());
+  if (x.is_partial() && weight.is_replicate() && !bias) return made(x);
   return {};
 }
 
 Placed shard_linear(const Graph& graph, const Node& node, Placing in) {
-  return shard_product(graph, node, in, has_gelu(node));
+  return shard_product(graph, node, in, epilogue_of(node));
 }
 
 /// Linear in dy. What the activation read, if there is one, must lie as the result does, or whole where that is a
 /// partial sum.
-Placed shard_input_gradient(const Graph& graph, const Node& node, Placing in, bool gelu) {
+Placed shard_input_gradient(const Graph& graph, const Node& node, Placing in, Epilogue epilogue) {
   const int last = input_shape(graph, node, 0).rank() - 1;
   const Placement dy = in[0], weight = in[1];
   const auto made = [&](Placement dx) -> Placed {
-    if (gelu && in[2] != (dx.is_partial() ? Placement::replicate() : dx)) return {};
-    return all(node, dx);
+    if (epilogue.gelu && in[2] != (dx.is_partial() ? Placement::replicate() : dx)) return {};
+    return with_residual(node, in, epilogue, dx);
   };
   if (weight.is_replicate() && (dy.is_partial() || (dy.is_shard() && dy.dim < last))) return made(dy);
   if (dy.is_shard(last) && weight == dy.moved_to(0)) return made(Placement::partial());
@@ -68,7 +80,7 @@ Placed shard_input_gradient(const Graph& graph, const Node& node, Placing in, bo
 }
 
 Placed shard_grad_input(const Graph& graph, const Node& node, Placing in) {
-  return shard_input_gradient(graph, node, in, has_gelu(node));
+  return shard_input_gradient(graph, node, in, epilogue_of(node));
 }
 
 /// Outputs are dweight and, with a bias, dbias.
@@ -115,12 +127,12 @@ std::optional<std::vector<Placement>> with_weight(const Node& node, Placing in) 
 
 Placed shard_quantized_linear(const Graph& graph, const Node& node, Placing in) {
   const auto placements = with_weight(node, in);
-  return placements ? shard_product(graph, node, *placements, false) : Placed();
+  return placements ? shard_product(graph, node, *placements, {}) : Placed();
 }
 
 Placed shard_quantized_grad_input(const Graph& graph, const Node& node, Placing in) {
   const auto placements = with_weight(node, in);
-  return placements ? shard_input_gradient(graph, node, *placements, false) : Placed();
+  return placements ? shard_input_gradient(graph, node, *placements, {}) : Placed();
 }
 
 double quantized_flops(const Signature& s) {

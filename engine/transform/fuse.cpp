@@ -22,10 +22,15 @@ class Fusion {
         target_(target),
         taken_(graph.nodes.size(), false),
         producer_(graph.values.size(), kNone),
-        reads_(graph.values.size(), 0) {
+        reads_(graph.values.size(), 0),
+        crosses_(graph.values.size(), false) {
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
       for (ValueId output : graph.nodes[i].outputs) producer_[at(output)] = static_cast<NodeId>(i);
-      for (ValueId input : graph.nodes[i].inputs) ++reads_[at(input)];
+      for (ValueId input : graph.nodes[i].inputs) {
+        ++reads_[at(input)];
+        const NodeId from = producer_[at(input)];
+        if (from != kNone && graph.nodes[at(from)].chunk != graph.nodes[i].chunk) crosses_[at(input)] = true;
+      }
     }
     for (const Value& value : graph.values)
       if (value.alias_of != kNone) ++reads_[at(value.alias_of)];
@@ -36,6 +41,7 @@ class Fusion {
   void run() {
     for (std::size_t i = 0; i + 1 < graph_.nodes.size(); ++i) add_before_norm(i, i + 1);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) add_after_norm_grad(i);
+    for (std::size_t i = 0; target_.fuses_residual() && i < graph_.nodes.size(); ++i) add_after_product(i);
     for (std::size_t i = 0; i + 1 < graph_.nodes.size(); ++i) gelu_after_linear(i, i + 1);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) gelu_grad_after_product(i);
     drop_taken();
@@ -82,6 +88,28 @@ class Fusion {
     }
   }
 
+  /// The other term must be there before the product, and nothing else may read what the product was. So no value lives
+  /// longer than before. A sum that another chunk reads stays: uncut, a norm would take it, and rounds otherwise.
+  void add_after_product(std::size_t i) {
+    const Node& add = graph_.nodes[i];
+    if (taken_[i] || !is_plain_add(add) || add.inputs[0] == add.inputs[1] || crosses_[at(add.outputs[0])]) return;
+    for (const std::size_t term : {0, 1}) {
+      const ValueId result = add.inputs[term], other = add.inputs[1 - term];
+      const NodeId product_id = producer_[at(result)];
+      if (product_id == kNone || producer_[at(other)] >= product_id || reads_[at(result)] != 1) continue;
+      Node& product = graph_.nodes[at(product_id)];
+      const bool is_product = product.op == Op::linear || product.op == Op::linear_grad_input;
+      if (!is_product || product.chunk != add.chunk || product.backward != add.backward || flag(product, "residual"))
+        continue;
+      product.inputs.push_back(other);
+      product.outputs[0] = add.outputs[0];
+      product.attributes.set("residual", true);
+      producer_[at(add.outputs[0])] = product_id;
+      taken_[i] = true;
+      return;
+    }
+  }
+
   bool is_epilogue(const Node& node, Op op) const {
     return node.op == op && text(node, "approximate") == "tanh" &&
            target_.fuses_gelu(graph_.value(node.outputs[0]).dtype());
@@ -93,7 +121,8 @@ class Fusion {
     Node& linear = graph_.nodes[first];
     const Node& gelu = graph_.nodes[second];
     const bool together = linear.chunk == gelu.chunk && linear.backward == gelu.backward;
-    const bool neighbours = together && linear.op == Op::linear && gelu.inputs[0] == linear.outputs[0];
+    const bool neighbours =
+        together && linear.op == Op::linear && gelu.inputs[0] == linear.outputs[0] && !flag(linear, "residual");
     if (!neighbours || !is_epilogue(gelu, Op::gelu) || !linear.once.empty()) return;
     linear.attributes.set("gelu", true);
     const ValueId pre = linear.outputs[0];
@@ -114,7 +143,9 @@ class Fusion {
     const NodeId product_id = producer_[at(dy)];
     if (product_id == kNone || producer_[at(pre)] >= product_id || reads_[at(dy)] != 1) return;
     Node& product = graph_.nodes[at(product_id)];
-    if (product.op != Op::linear_grad_input || product.chunk != gelu.chunk || flag(product, "gelu")) return;
+    if (product.op != Op::linear_grad_input || product.chunk != gelu.chunk || flag(product, "gelu") ||
+        flag(product, "residual"))
+      return;
     product.inputs.push_back(pre);
     product.outputs[0] = gelu.outputs[0];
     product.attributes.set("gelu", true);
@@ -144,6 +175,7 @@ class Fusion {
   std::vector<bool> taken_;       ///< by node: part of another now
   std::vector<NodeId> producer_;  ///< by value
   std::vector<int> reads_;        ///< by value: how many operands and aliases it is
+  std::vector<bool> crosses_;     ///< by value: whether a node of another chunk reads it
 };
 
 }  // namespace

@@ -10,7 +10,10 @@ namespace trainer {
 /// Rewrites, wherever it is sound and saves a pass:
 ///   s = a + b; y = norm(s)             to  y, s = norm(a, residual b)
 ///   dx = norm_grad(…); g = dx + other  to  g = norm_grad(…, residual other)
-/// and where the target's products take the activation as an epilogue
+/// where the target's products add another tensor in their pass over the result
+///   p = linear(x); y = p + other             to  y = linear(x, residual other)
+///   p = linear_grad_input(dy); g = p + other  to  g = linear_grad_input(dy, residual other)
+/// and where they take the activation as an epilogue
 ///   a = linear(x); y = gelu(a)         to  y, a = linear(x, gelu), without a where nothing else reads it
 ///   dy = linear_grad_input(…); dx = gelu_grad(dy, a)  to  dx = linear_grad_input(…, a, gelu)
 /// Values, names and gradients stay, but for those that no node reads any more.

@@ -24,6 +24,7 @@ class CpuTarget final : public Target {
   Layout preferred_layout(const Signature& signature, int index) const override;
   std::int64_t bytes(const TensorDesc& tensor) const override;
   std::int64_t workspace_bytes(const Signature& signature) const override;
+  bool fuses_residual() const override { return true; }
 
  private:
   Context context_;

@@ -34,9 +34,10 @@ std::vector<Method> bf16_methods() {
   return methods;
 }
 
-Buffer product(Problem p, Method method, int threads, std::int64_t elements, DType c, const Buffer& before) {
+/// The product, and what p.addend adds: from where it is, or `in_place` from C.
+Buffer product(Problem p, Method method, int threads, std::int64_t elements, DType c, bool in_place) {
   Buffer out(elements * size_of(c));
-  if (p.accumulate) std::memcpy(out.data(), before.data(), out.bytes());
+  if (p.addend && in_place) std::memcpy(out.data(), p.addend, out.bytes()), p.addend = out.data();
   p.c = out.data();
   const Buffer workspace(workspace_bytes(p, method, Isa::portable, threads));
   run(p, method, Isa::portable, threads, workspace.data());
@@ -50,7 +51,7 @@ TEST_CASE("tiles and pairs give the product of f32 multiply-adds") {
     for (Order a_order : {Order::rows, Order::columns})
       for (Order b_order : {Order::rows, Order::columns, Order::strips})
         for (bool c_is_f32 : {true, false})
-          for (bool accumulate : {false, true}) {
+          for (bool adds : {false, true}) {
             const DType c = c_is_f32 ? DType::f32 : DType::bf16;
             const Buffer a = normals(DType::bf16, z.m * z.k, 1), b = normals(DType::bf16, z.k * z.n, 2),
                          bias = normals(DType::bf16, z.n, 3);
@@ -66,11 +67,12 @@ TEST_CASE("tiles and pairs give the product of f32 multiply-adds") {
               pack({z.k, z.n, b.data(), z.k, Order::columns, strips.data()}, Isa::portable, 1);
               p.b = strips.data();
             }
-            p.ldc = z.n, p.c_is_f32 = c_is_f32, p.accumulate = accumulate, p.bias = accumulate ? nullptr : bias.data();
-            const Buffer expected = product(p, Method::widen, 1, z.m * z.n, c, before);
+            p.ldc = z.n, p.c_is_f32 = c_is_f32, p.bias = adds ? nullptr : bias.data(),
+            p.addend = adds ? before.data() : nullptr;
+            const Buffer expected = product(p, Method::widen, 1, z.m * z.n, c, false);
             for (const Method method : bf16_methods())
               for (int threads : {1, 3}) {
-                const Buffer actual = product(p, method, threads, z.m * z.n, c, before);
+                const Buffer actual = product(p, method, threads, z.m * z.n, c, threads > 1);
                 int misses = 0;
                 for (std::int64_t i = 0; i < z.m * z.n; ++i) {
                   const double e = read(expected, c, i), tolerance = 8 * 0x1p-24 * static_cast<double>(z.k + 1) +
@@ -84,7 +86,7 @@ TEST_CASE("tiles and pairs give the product of f32 multiply-adds") {
                 CAPTURE(int(b_order));
                 CAPTURE(int(method));
                 CAPTURE(threads);
-                CAPTURE(accumulate);
+                CAPTURE(adds);
                 CHECK(misses == 0);
               }
           }

@@ -144,6 +144,39 @@ TEST_CASE("the gradient of linear's input is dy W") {
     }
 }
 
+TEST_CASE("a residual is added before the sum is rounded: in f32 the bits of a sum afterwards") {
+  for (DType c : {DType::f32, DType::bf16})
+    for (const Sizes& z : kSizes)
+      for (const bool forward : {true, false}) {
+        const std::int64_t from = forward ? z.in : z.out, to = forward ? z.out : z.in;
+        const Buffer x = normals(c, z.rows * from, 1), w = normals(c, z.out * z.in, 2),
+                     residual = normals(c, z.rows * to, 3);
+        Table table;
+        for (std::int64_t i = 0; i < z.rows; ++i)
+          for (std::int64_t j = 0; j < to; ++j)
+            table.push_back(sum_of(
+                from, read(residual, c, i * to + j), [&](auto p) { return read(x, c, i * from + p); },
+                [&](auto p) { return read(w, c, forward ? j * z.in + p : p * z.in + j); }));
+        CAPTURE(z.str());
+        CAPTURE(std::string(name_of(c)));
+        CAPTURE(forward);
+        for_each_context([&](const Context& context) {
+          const TensorDesc given{c, {z.rows, from}}, weight{c, {z.out, z.in}}, made{c, {z.rows, to}};
+          const Attributes plain = forward ? Attributes{{"bias", false}} : Attributes{};
+          Attributes with = plain;
+          with.set("residual", true);
+          const Op op = forward ? Op::linear : Op::linear_grad_input;
+          Buffer y(z.rows * to * size_of(c)), product(z.rows * to * size_of(c));
+          run({op, with, {given, weight, made, made}}, context, {x.data(), w.data(), residual.data(), y.data()});
+          CHECK(misses(table, y, c) == 0);
+          if (c != DType::f32) return;
+          run({op, plain, {given, weight, made}}, context, {x.data(), w.data(), product.data()});
+          for (std::int64_t i = 0; i < z.rows * to; ++i) product.as<float>()[i] += residual.as<float>()[i];
+          CHECK(product.same_bits(y));
+        });
+      }
+}
+
 TEST_CASE("the gradients of linear's weight and bias overwrite or accumulate") {
   for (DType c : {DType::f32, DType::bf16})
     for (DType r : {DType::f32, DType::bf16})

@@ -252,16 +252,17 @@ void dispatch(Op op, const Call& call) {
 
 namespace {
 
-// Norms with `residual` are what they are made of: an addition before a norm, or after its gradient.
+// Ops with `residual` are what they are made of: an addition before a norm, or after its gradient or a product.
 std::vector<Tensor> run_with_residual(Op op, Attributes attributes, std::vector<Tensor> inputs,
-                                      std::vector<Shape> outputs) {
+                                      std::vector<Shape> outputs, std::int64_t origin) {
   attributes.set("residual", false);
   const bool forward = op == Op::layer_norm || op == Op::rms_norm;
-  const auto at = inputs.begin() + (forward ? 1 : op == Op::layer_norm_grad ? 5 : 4);
+  const bool product = op == Op::linear || op == Op::linear_grad_input;
+  const auto at = product ? inputs.end() - 1 : inputs.begin() + (forward ? 1 : op == Op::layer_norm_grad ? 5 : 4);
   const Tensor residual = *at;
   inputs.erase(at);
   if (!forward) {
-    std::vector<Tensor> out = run(op, attributes, inputs, outputs);
+    std::vector<Tensor> out = run(op, attributes, inputs, outputs, origin);
     for (std::int64_t i = 0; i < residual.size(); ++i) out[0][i] += residual[i];
     return out;
   }
@@ -277,7 +278,7 @@ std::vector<Tensor> run_with_residual(Op op, Attributes attributes, std::vector<
 std::vector<Tensor> run(Op op, const Attributes& attributes, const std::vector<Tensor>& inputs,
                         const std::vector<Shape>& outputs, std::int64_t origin) {
   if (attributes.has("residual") && attributes.flag("residual"))
-    return run_with_residual(op, attributes, inputs, outputs);
+    return run_with_residual(op, attributes, inputs, outputs, origin);
   std::vector<Tensor> out;
   for (const Shape& shape : outputs) out.emplace_back(shape);
   dispatch(op, Call{attributes, inputs, out, origin});

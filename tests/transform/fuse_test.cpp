@@ -17,19 +17,20 @@ namespace {
 using reference::Interpreter;
 using reference::Tensor;
 
-/// A device of which fusion asks one thing.
+/// A device of which fusion asks what its products take as epilogues.
 class TestTarget final : public Target {
  public:
-  explicit TestTarget(bool fuses_gelu) : fuses_gelu_(fuses_gelu) {}
+  TestTarget(bool fuses_gelu, bool fuses_residual) : fuses_gelu_(fuses_gelu), fuses_residual_(fuses_residual) {}
   Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
   std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
   std::int64_t workspace_bytes(const Signature&) const override { return 0; }
   bool fuses_gelu(DType) const override { return fuses_gelu_; }
+  bool fuses_residual() const override { return fuses_residual_; }
 
  private:
-  bool fuses_gelu_;
+  bool fuses_gelu_, fuses_residual_;
 };
-const TestTarget kPlain(false), kEpilogues(true);
+const TestTarget kPlain(false, false), kEpilogues(true, false), kSums(false, true), kBoth(true, true);
 
 Tensor random_tensor(const Value& value, std::uint64_t key) {
   Tensor tensor(value.shape());
@@ -90,14 +91,14 @@ TEST_CASE("recomputation and fusion change no bit of loss or gradients") {
       Graph graph = plain;
       recompute(graph, {mode, 2});
       check_same(plain, graph);
-      for (const TestTarget* target : {&kPlain, &kEpilogues}) {
+      for (const TestTarget* target : {&kPlain, &kEpilogues, &kSums, &kBoth}) {
         Graph fused = graph;
         fuse(fused, *target);
         CHECK(fused.nodes.size() < graph.nodes.size());
         check_same(plain, fused);
       }
     }
-    for (const TestTarget* target : {&kPlain, &kEpilogues}) {
+    for (const TestTarget* target : {&kPlain, &kEpilogues, &kSums, &kBoth}) {
       Graph evaluated = forward;
       fuse(evaluated, *target);
       check_same(forward, evaluated);
@@ -164,6 +165,19 @@ TEST_CASE(
     fuse(graph, kEpilogues);
     CHECK(count(graph, Op::gelu) == (hinder == 1 ? gelus - 1 : gelus));
   }
+}
+
+// Queries, keys and values read the same; so do gate and up.
+TEST_CASE("a sum with what a product gave is part of the product where the target takes it") {
+  Graph graph = models()[1];
+  differentiate(graph, DType::f32);
+  Graph plain = graph;
+  fuse(graph, kSums);
+  fuse(plain, kPlain);
+  CHECK(count_residuals(graph, Op::linear_grad_input) == 2 * 3);
+  CHECK(count_residuals(plain, Op::linear_grad_input) == 0);
+  CHECK(count(plain, Op::add) - count(graph, Op::add) == 2 * 3);
+  CHECK(graph.nodes.size() + 6 == plain.nodes.size());
 }
 
 TEST_CASE("every residual connection of GPT-2 and Llama is part of a norm, forward and backward") {

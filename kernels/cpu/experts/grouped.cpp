@@ -192,6 +192,7 @@ class WeightProducts {
       p.a = dy + groups.begin[e] * sizes_.out * size();
       p.b = x + groups.begin[e] * sizes_.in * size();
       p.c = result;
+      p.addend = accumulate_ ? result : nullptr;
       gemm::run(p, gemm::method_for(p, context_.isa), context_.isa, context_.threads, at);
     }
   }
@@ -206,7 +207,6 @@ class WeightProducts {
     p.c_is_f32 = result_f32_;
     p.lda = p.m, p.ldb = p.n, p.ldc = p.n;
     p.a_order = Order::columns, p.b_order = Order::rows;
-    p.accumulate = accumulate_;
     return p;
   }
 

@@ -43,7 +43,7 @@ constexpr bool kStreams = false;
 
 /// `rows` of a whole strip; kStream: past the caches.
 template <typename T, typename Bias, bool kAdd, bool kStream>
-void finish_whole(const float* sums, std::int64_t rows, const Bias* bias, T* c, std::int64_t ldc) {
+void finish_whole(const float* sums, std::int64_t rows, const Bias* bias, const T* addend, T* c, std::int64_t ldc) {
   constexpr int kCount = static_cast<int>(gemm::kStrip) / kLanes;
   F32 b[kCount];
 #pragma GCC unroll 8
@@ -54,7 +54,7 @@ void finish_whole(const float* sums, std::int64_t rows, const Bias* bias, T* c, 
     for (int v = 0; v < kCount; ++v) {
       y[v] = load(sums + i * gemm::kStrip + v * kLanes);
       if (bias) y[v] += b[v];
-      if constexpr (kAdd) y[v] += load(c + i * ldc + v * kLanes);
+      if constexpr (kAdd) y[v] += load(addend + i * ldc + v * kLanes);
     }
 #pragma GCC unroll 8
     for (int v = 0; v < kCount; ++v) {
@@ -67,13 +67,14 @@ void finish_whole(const float* sums, std::int64_t rows, const Bias* bias, T* c, 
   }
 }
 
-template <typename T, typename Bias, bool kAdd>
-void finish_edge(const float* sums, std::int64_t rows, std::int64_t columns, const Bias* bias, T* c, std::int64_t ldc) {
+template <typename T, typename Bias>
+void finish_edge(const float* sums, std::int64_t rows, std::int64_t columns, const Bias* bias, const T* addend, T* c,
+                 std::int64_t ldc) {
   for (std::int64_t i = 0; i < rows; ++i)
     for_each_vector(0, columns, [&](std::int64_t j, auto get, auto put) {
       F32 y = get(sums + i * gemm::kStrip + j);
       if (bias) y += get(bias + j);
-      if constexpr (kAdd) y += get(c + i * ldc + j);
+      if (addend) y += get(addend + i * ldc + j);
       put(c + i * ldc + j, y);
     });
 }
@@ -82,16 +83,17 @@ template <typename T, typename Bias>
 void finish_as(const gemm::Problem& p, const float* sums, std::int64_t row, std::int64_t rows, std::int64_t strip) {
   const std::int64_t column = strip * gemm::kStrip, columns = gemm::least(gemm::kStrip, p.n - column);
   const Bias* bias = p.bias ? static_cast<const Bias*>(p.bias) + column : nullptr;
-  T* c = static_cast<T*>(p.c) + row * p.ldc + column;
-  if (columns < gemm::kStrip)
-    p.accumulate ? finish_edge<T, Bias, true>(sums, rows, columns, bias, c, p.ldc)
-                 : finish_edge<T, Bias, false>(sums, rows, columns, bias, c, p.ldc);
-  else if (p.accumulate)
-    finish_whole<T, Bias, true, false>(sums, rows, bias, c, p.ldc);
-  else if (kStreams && p.stream)
-    finish_whole<T, Bias, false, true>(sums, rows, bias, c, p.ldc);
+  const std::int64_t first = row * p.ldc + column;
+  T* c = static_cast<T*>(p.c) + first;
+  const T* addend = p.addend ? static_cast<const T*>(p.addend) + first : nullptr;
+  if (columns < gemm::kStrip) return finish_edge<T, Bias>(sums, rows, columns, bias, addend, c, p.ldc);
+  const bool streams = kStreams && p.stream;
+  if (addend)
+    streams ? finish_whole<T, Bias, true, true>(sums, rows, bias, addend, c, p.ldc)
+            : finish_whole<T, Bias, true, false>(sums, rows, bias, addend, c, p.ldc);
   else
-    finish_whole<T, Bias, false, false>(sums, rows, bias, c, p.ldc);
+    streams ? finish_whole<T, Bias, false, true>(sums, rows, bias, addend, c, p.ldc)
+            : finish_whole<T, Bias, false, false>(sums, rows, bias, addend, c, p.ldc);
 }
 
 /// Rows [row, row + rows) of strip `strip` of C from sums [rows][kStrip]. Bias: what the inputs hold.

@@ -63,7 +63,7 @@ bool leaves_caches(const Problem& p) {
   constexpr std::int64_t kLarge = 8 << 20;
   const std::int64_t row_bytes = p.ldc * (p.c_is_f32 ? 4 : 2);
   return p.m * row_bytes >= kLarge && row_bytes % 64 == 0 && reinterpret_cast<std::uintptr_t>(p.c) % 64 == 0 &&
-         !p.accumulate;
+         p.addend != p.c;
 }
 
 Part part_of(const Problem& problem, const Blocking& blocking, int part) {

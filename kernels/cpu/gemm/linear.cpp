@@ -22,7 +22,7 @@ const TensorDesc& desc(const Signature& s, int index) { return s.operands[static
 
 bool is_f32(const Signature& s, int index) { return !expect_compute_dtype(s, index); }
 
-void refuse_epilogue(const Signature& s) {
+void refuse_gelu(const Signature& s) {
   CHECK(!flag(s, "gelu"), describe(s) + ": products on the CPU have no activation as an epilogue");
 }
 
@@ -42,13 +42,15 @@ Order weight_order(const Signature& s, int index, Order plain, Layout packed) {
 
 Problem linear_problem(const Signature& s) {
   using At = LinearOperands;
-  const bool bias = flag(s, "bias");
-  refuse_epilogue(s);
-  expect_operands(s, static_cast<std::size_t>(At::y(bias)) + 1);
-  expect_same_dtype(s, At::x, At::y(bias));
+  const bool bias = flag(s, "bias"), residual = flag(s, "residual");
+  const int y = At::y(bias, residual);
+  refuse_gelu(s);
+  expect_operands(s, static_cast<std::size_t>(y) + 1);
+  expect_same_dtype(s, At::x, y);
   const Shape& x = desc(s, At::x).shape;
   Problem p;
-  p.m = x.rows(), p.k = x[-1], p.n = desc(s, At::y(bias)).shape[-1];
+  p.m = x.rows(), p.k = x[-1], p.n = desc(s, y).shape[-1];
+  if (residual) expect_operand(s, At::residual(bias), desc(s, y).dtype, desc(s, y).elements());
   p.inputs_are_f32 = p.c_is_f32 = is_f32(s, At::x);
   p.lda = p.k, p.ldb = p.k, p.ldc = p.n;
   p.b_order = weight_order(s, At::weight, Order::columns, Layout::packed);
@@ -57,11 +59,13 @@ Problem linear_problem(const Signature& s) {
 
 Problem grad_input_problem(const Signature& s) {
   using At = LinearGradInputOperands;
-  constexpr int dx = At::dx(false);
-  refuse_epilogue(s);
-  expect_operands(s, dx + 1);
+  const bool residual = flag(s, "residual");
+  const int dx = At::dx(residual);
+  refuse_gelu(s);
+  expect_operands(s, static_cast<std::size_t>(dx) + 1);
   expect_same_dtype(s, At::dy, dx);
   const Shape& dy = desc(s, At::dy).shape;
+  if (residual) expect_operand(s, At::residual, desc(s, dx).dtype, desc(s, dx).elements());
   Problem p;
   p.m = dy.rows(), p.k = dy[-1], p.n = desc(s, dx).shape[-1];
   p.inputs_are_f32 = p.c_is_f32 = is_f32(s, At::dy);
@@ -83,7 +87,6 @@ Problem grad_weight_problem(const Signature& s) {
   p.c_is_f32 = is_f32(s, At::dweight);
   p.lda = p.m, p.ldb = p.n, p.ldc = p.n;
   p.a_order = Order::columns, p.b_order = Order::rows;
-  p.accumulate = accumulates(s);
   return p;
 }
 
@@ -111,40 +114,44 @@ gemm::Packing packing_of(const Signature& s) {
 }  // namespace
 
 Prepared prepare_linear(const Signature& s, const Context& c) {
-  const bool bias = flag(s, "bias"), partial = flag(s, "partial");
-  return make_kernel([c, bias, partial, problem = linear_problem(s)](const Call& call) {
+  const bool bias = flag(s, "bias"), partial = flag(s, "partial"), residual = flag(s, "residual");
+  return make_kernel([c, bias, partial, residual, problem = linear_problem(s)](const Call& call) {
     using At = LinearOperands;
     Problem p = problem;
     p.a = operand<void>(call, At::x);
     p.b = operand<void>(call, At::weight);
     p.bias = bias && !(partial && call.origin != 0) ? operand<void>(call, At::bias) : nullptr;
-    p.c = operand<void>(call, At::y(bias));
+    p.addend = residual ? operand<void>(call, At::residual(bias)) : nullptr;
+    p.c = operand<void>(call, At::y(bias, residual));
     gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
   });
 }
 
 Prepared prepare_linear_grad_input(const Signature& s, const Context& c) {
-  return make_kernel([c, problem = grad_input_problem(s)](const Call& call) {
+  const bool residual = flag(s, "residual");
+  return make_kernel([c, residual, problem = grad_input_problem(s)](const Call& call) {
     using At = LinearGradInputOperands;
     Problem p = problem;
     p.a = operand<void>(call, At::dy);
     p.b = operand<void>(call, At::weight);
-    p.c = operand<void>(call, At::dx(false));
+    p.addend = residual ? operand<void>(call, At::residual) : nullptr;
+    p.c = operand<void>(call, At::dx(residual));
     gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
   });
 }
 
 Prepared prepare_linear_grad_weight(const Signature& s, const Context& c) {
-  const bool bias = flag(s, "bias");
-  return make_kernel([c, bias, problem = grad_weight_problem(s)](const Call& call) {
+  const bool bias = flag(s, "bias"), accumulate = accumulates(s);
+  return make_kernel([c, bias, accumulate, problem = grad_weight_problem(s)](const Call& call) {
     using At = LinearGradWeightOperands;
     Problem p = problem;
     p.a = operand<void>(call, At::dy);
     p.b = operand<void>(call, At::x);
     p.c = operand<void>(call, At::dweight);
+    p.addend = accumulate ? p.c : nullptr;
     gemm::run(p, gemm::method_for(p, c.isa), c.isa, c.threads, call.workspace);
     if (bias)
-      gemm::sum_columns({p.k, p.m, p.a, p.inputs_are_f32, operand<void>(call, At::dbias), p.c_is_f32, p.accumulate},
+      gemm::sum_columns({p.k, p.m, p.a, p.inputs_are_f32, operand<void>(call, At::dbias), p.c_is_f32, accumulate},
                         c.isa, c.threads);
   });
 }

@@ -39,10 +39,10 @@ struct Problem {
   QuantizedMatrix quantized{};  ///< in place of b and ldb
   void* c = nullptr;
   std::int64_t ldc = 0;
-  bool c_is_f32 = false;       ///< else bf16
-  bool accumulate = false;     ///< C += instead of C =
-  const void* bias = nullptr;  ///< [n], added to every row; or null
-  bool stream = false;         ///< C goes past the caches; REQUIRES: c and its rows at multiples of 64 bytes
+  bool c_is_f32 = false;         ///< else bf16
+  const void* bias = nullptr;    ///< [n], added to every row; or null
+  const void* addend = nullptr;  ///< added to C, and lies as C does: C itself, which accumulates, or another matrix
+  bool stream = false;           ///< C goes past the caches; REQUIRES: c and its rows at multiples of 64 bytes
 };
 
 /// What one part of a team computes: rows [row, row_end) of the strips [strip, strip_end) of C.
