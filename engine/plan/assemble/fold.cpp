@@ -1,6 +1,5 @@
 // 1. The two rounds of each loop are compared instruction by instruction. Their regions may differ in the buffer, and
-// of
-//    the batch in the offset.
+//    those of the batch in the offset.
 // 2. Where they differ the line is looked up: its buffers become one ring, with as many parts as are alive at once in
 //    these rounds. What several loops touch of a micro-batch is kept from one to the other: it has a part for every
 //    micro-batch of the run. Workspaces have no line; both rounds get the same one.
