@@ -24,9 +24,27 @@ std::vector<int> divisors_up_to(std::int64_t number, std::int64_t most) {
 struct Frame {
   Candidate candidate;
   const Profile* profile;
-  int data;  // ranks along the data axes
-  double at_least_us;
+  int data;              // ranks along the data axes
+  double at_least_us;    // computing of an average stage
+  double forward_share;  // of it
 };
+
+double forward_share(const Profile& profile) {
+  double forward = 0, both = 0;
+  for (const Piece& piece : profile.pieces) {
+    forward += piece.forward_us;
+    both += piece.forward_us + piece.backward_us();
+  }
+  return both > 0 ? forward / both : 0;
+}
+
+// The least that a step takes under the candidate's schedule. The last stage waits for a chunk's forward pass on each
+// of the others; where backward passes are not split, the first one waits for as many backward passes.
+double at_least_us(const Frame& frame, const Candidate& c) {
+  const ScheduleRecord& record = kScheduleRecords[static_cast<std::size_t>(c.schedule)];
+  const double waits = (c.size(Axis::pipeline) - 1) * (record.splits_backward ? frame.forward_share : 1.0);
+  return frame.at_least_us * (1 + waits / (static_cast<double>(c.virtual_stages) * c.micro_batches));
+}
 
 class Enumeration {
  public:
@@ -39,8 +57,7 @@ class Enumeration {
         expert_ = expert, context_ = context;
         for (int tensor : tensors()) frames(tensor);
       }
-    std::stable_sort(frames_.begin(), frames_.end(),
-                     [](const Frame& a, const Frame& b) { return a.at_least_us < b.at_least_us; });
+    std::ranges::stable_sort(frames_, {}, [](const Frame& frame) { return at_least_us(frame, frame.candidate); });
     for (const Frame& frame : frames_) schedules(frame);
     order();
     return std::move(result_);
@@ -63,7 +80,7 @@ class Enumeration {
       context_ = c.size(Axis::context);
       if (!smallest(c, data) || c.micro_batches > kMostMicroBatches) continue;
       if (const Profile* profile = scorer_.profile_of(c))
-        schedules({c, profile, data, scorer_.at_least_us(c, *profile)});
+        schedules({c, profile, data, scorer_.at_least_us(c, *profile), forward_share(*profile)});
     }
     std::stable_sort(result_.scored.begin(), result_.scored.end(),
                      [](const Scored& a, const Scored& b) { return a.bytes < b.bytes; });
@@ -93,6 +110,9 @@ class Enumeration {
     });
     return meshes;
   }
+
+  /// Whether a slower candidate is a worse one.
+  bool by_time() const { return job_.goal != Goal::memory; }
 
   /// Ranks that have the same part of the sequences.
   int world() const { return space_.world_size / context_; }
@@ -264,7 +284,7 @@ class Enumeration {
         impossible("tensor", c.size(Axis::tensor), profiles_.why_not(c.mesh, c.sequence_parallel));
         return false;
       }
-      bool ample = job_.goal != Goal::memory;
+      bool ample = by_time();
       for (int pipeline : stages) {
         c.mesh.set(Axis::pipeline, pipeline);
         const int data = world() / c.size(Axis::tensor) / pipeline;
@@ -278,7 +298,7 @@ class Enumeration {
         }
         c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
         if (c.micro_batches > kMostMicroBatches) continue;
-        frames_.push_back({c, profile, data, scorer_.at_least_us(c, *profile)});
+        frames_.push_back({c, profile, data, scorer_.at_least_us(c, *profile), forward_share(*profile)});
         any = any || least_bytes(*profile, pipeline) <= space_.limit_bytes;
         ample = ample && 2 * most_bytes(*profile, pipeline) <= space_.limit_bytes;
       }
@@ -374,8 +394,8 @@ class Enumeration {
   }
 
   void kinds_of(const Candidate& c, const Frame& frame) {
-    const bool hopeless = !all_ && best_us_ > 0 && frame.at_least_us > kHopeless * best_us_;
-    if (hopeless && c.virtual_stages > 2) return;
+    const bool hopeless = !all_ && by_time() && best_us_ > 0 && at_least_us(frame, c) > kHopeless * best_us_;
+    if (hopeless && (c.virtual_stages > 2 || all_reported_.contains(c.mesh))) return;
     std::vector<Candidate> ways = kinds(c, frame.data);
     std::erase_if(ways, [&](const Candidate& one) {
       if (hopeless && reported(one)) return true;                    // one of each kind is
@@ -391,6 +411,7 @@ class Enumeration {
       add(one, frame, pipelined, bytes);
       if (!hopeless && is_tight(bytes)) tight.push_back(one);
     }
+    all_reported_.insert(c.mesh);
     if (!tight.empty() && may_be_cut(c)) cut_for_memory(spread, tight, frame, pipelined);
   }
 
@@ -433,7 +454,7 @@ class Enumeration {
       scored.bytes = bytes;
     }
     if (scored.fits && (best_us_ == 0 || scored.step_us < best_us_)) best_us_ = scored.step_us;
-    if (scored.fits && c.recompute.mode == CheckpointingMode::none && !c.begins) fitting_.insert(identity(c));
+    if (scored.fits && by_time() && c.recompute.mode == CheckpointingMode::none && !c.begins) fitting_.insert(identity(c));
     reported_.insert(mesh_and_kind(c));
     result_.scored.push_back(scored);
   }
@@ -485,6 +506,7 @@ class Enumeration {
   std::set<std::string> seen_;
   std::set<Identity> fitting_;  // without recomputation
   std::set<MeshAndKind> reported_;
+  std::set<Mesh> all_reported_;  // without their data axes: every kind of them is
   double best_us_ = 0;
   bool all_ = false;              // slow ones too
   int expert_ = 1, context_ = 1;  // of the candidates at hand

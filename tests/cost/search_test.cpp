@@ -594,6 +594,21 @@ TEST_CASE("what needs the least memory is found however slow it is") {
   for (const cost::Scored& one : cost::search(space, profiles).scored) CHECK(frugal.front().bytes <= one.bytes);
 }
 
+TEST_CASE("a search for the least memory leaves out nothing for being slow") {
+  static const PlainTarget target;
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  for (const int nodes : {1, 8}) {
+    LoadedJob loaded = job_of(kLlama8B, nodes, "{global: 64}", "");
+    loaded.job.goal = Goal::memory;
+    ProfileCache profiles(loaded, hardware);
+    const cost::SearchSpace space = search_space(loaded.job, hardware, 8 * nodes);
+    const std::vector<cost::Scored> frugal = cost::frugal(space, profiles);
+    REQUIRE_FALSE(frugal.empty());
+    CHECK(cost::search(space, profiles).scored.front().bytes <= frugal.front().bytes);
+  }
+}
+
 TEST_CASE("what would be faster is said: a batch that divides, the micro-batch left open, a padded vocabulary") {
   static const PlainTarget target;
   const auto bytes = std::int64_t{76} << 30;
