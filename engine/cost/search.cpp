@@ -454,7 +454,8 @@ class Enumeration {
       scored.bytes = bytes;
     }
     if (scored.fits && (best_us_ == 0 || scored.step_us < best_us_)) best_us_ = scored.step_us;
-    if (scored.fits && by_time() && c.recompute.mode == CheckpointingMode::none && !c.begins) fitting_.insert(identity(c));
+    if (scored.fits && by_time() && c.recompute.mode == CheckpointingMode::none && !c.begins)
+      fitting_.insert(identity(c));
     reported_.insert(mesh_and_kind(c));
     result_.scored.push_back(scored);
   }
