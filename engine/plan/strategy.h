@@ -42,7 +42,7 @@ class Step {
   /// Sums the unit's gradients over the ranks that differ along `axes`, in place.
   virtual void all_reduce_gradient(const Unit& unit, Axes axes) = 0;
   /// Sums the unit's gradients over the shard axis, each rank its slice, which is added to those of before in this
-  /// step; the whole gradient begins anew. `once`: there is but this one, and the slice stays where it lies. `int8`:
+  /// step; the whole gradient starts over. `once`: there is only this one, and the slice stays where it lies. `int8`:
   /// the ranks exchange codes of 8 bits, and each sums those of its slice.
   virtual void reduce_scatter_gradient(const Unit& unit, bool once, bool int8) = 0;
 

@@ -67,44 +67,35 @@ class Fusion {
     taken_[first] = true;
   }
 
-  /// The sum's other term must be there before the norm's gradient, and nothing else may read what the norm's gradient
-  /// was.
   void add_after_norm_grad(std::size_t i) {
-    Node& add = graph_.nodes[i];
-    if (!add.backward || taken_[i] || !is_plain_add(add)) return;
-    for (const std::size_t term : {0, 1}) {
-      const ValueId dx = add.inputs[term], other = add.inputs[1 - term];
-      const NodeId norm_id = producer_[at(dx)], other_id = producer_[at(other)];
-      if (norm_id == kNone || other_id >= norm_id || reads_[at(dx)] != 1) continue;
-      Node& norm = graph_.nodes[at(norm_id)];
-      if (!is_norm_grad(norm.op) || norm.chunk != add.chunk || norm.outputs[0] != dx || flag(norm, "residual"))
-        continue;
-      norm.inputs.push_back(other);
-      norm.outputs[0] = add.outputs[0];
-      norm.attributes.set("residual", true);
-      producer_[at(add.outputs[0])] = norm_id;
-      taken_[i] = true;
-      return;
-    }
+    if (graph_.nodes[i].backward) add_after(i, [](const Node& node) { return is_norm_grad(node.op); });
   }
 
-  /// The other term must be there before the product, and nothing else may read what the product was. So no value lives
-  /// longer than before. A sum that another chunk reads stays: uncut, a norm would take it, and rounds otherwise.
+  /// A sum that another chunk reads stays: uncut, a norm would take it, and rounds otherwise.
   void add_after_product(std::size_t i) {
     const Node& add = graph_.nodes[i];
-    if (taken_[i] || !is_plain_add(add) || add.inputs[0] == add.inputs[1] || crosses_[at(add.outputs[0])]) return;
+    if (taken_[i] || crosses_[at(add.outputs[0])]) return;
+    add_after(i, [&](const Node& node) {
+      return (node.op == Op::linear || node.op == Op::linear_grad_input) && node.backward == add.backward;
+    });
+  }
+
+  /// Makes the sum a part of the node that gave one of its terms, if that is `wanted`. The other term must be there
+  /// before that node, and nothing else may read what the node gave. So no value lives longer than before.
+  template <typename Wanted>
+  void add_after(std::size_t i, const Wanted& wanted) {
+    const Node& add = graph_.nodes[i];
+    if (taken_[i] || !is_plain_add(add)) return;
     for (const std::size_t term : {0, 1}) {
       const ValueId result = add.inputs[term], other = add.inputs[1 - term];
-      const NodeId product_id = producer_[at(result)];
-      if (product_id == kNone || producer_[at(other)] >= product_id || reads_[at(result)] != 1) continue;
-      Node& product = graph_.nodes[at(product_id)];
-      const bool is_product = product.op == Op::linear || product.op == Op::linear_grad_input;
-      if (!is_product || product.chunk != add.chunk || product.backward != add.backward || flag(product, "residual"))
-        continue;
-      product.inputs.push_back(other);
-      product.outputs[0] = add.outputs[0];
-      product.attributes.set("residual", true);
-      producer_[at(add.outputs[0])] = product_id;
+      const NodeId id = producer_[at(result)];
+      if (id == kNone || producer_[at(other)] >= id || reads_[at(result)] != 1) continue;
+      Node& node = graph_.nodes[at(id)];
+      if (!wanted(node) || node.chunk != add.chunk || node.outputs[0] != result || flag(node, "residual")) continue;
+      node.inputs.push_back(other);
+      node.outputs[0] = add.outputs[0];
+      node.attributes.set("residual", true);
+      producer_[at(add.outputs[0])] = id;
       taken_[i] = true;
       return;
     }
