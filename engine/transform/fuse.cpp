@@ -74,7 +74,7 @@ class Fusion {
   /// A sum that another chunk reads stays: uncut, a norm would take it, and rounds otherwise.
   void add_after_product(std::size_t i) {
     const Node& add = graph_.nodes[i];
-    if (taken_[i] || crosses_[at(add.outputs[0])]) return;
+    if (!is_plain_add(add) || crosses_[at(add.outputs[0])]) return;
     add_after(i, [&](const Node& node) {
       return (node.op == Op::linear || node.op == Op::linear_grad_input) && node.backward == add.backward;
     });
