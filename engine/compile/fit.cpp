@@ -40,11 +40,12 @@ Parameters parameters_of(const LoadedJob& loaded) {
   }
   result.frozen = graph.num_parameters() - result.trained;
   const PrecisionJob& precision = loaded.job.precision;
-  const std::int64_t compute = size_of(precision.compute);
+  const std::int64_t working = cost::working_bytes_on_device(loaded.job);
+  if (working == 0) result.frozen_bytes = 0;
   const bool keeps_gradients = loaded.job.strategy.offload.gradients == OffloadTo::none;
-  result.bytes_of_trained =
-      static_cast<double>((keeps_gradients ? size_of(precision.reduce) : 0) + (compute == 4 ? 0 : compute)) +
-      cost::bytes_on_device(loaded.job, state_bytes(loaded, graph));
+  result.bytes_of_trained = static_cast<double>((keeps_gradients ? size_of(precision.reduce) : 0) +
+                                                (precision.compute == DType::f32 ? 0 : working)) +
+                            cost::bytes_on_device(loaded.job, state_bytes(loaded, graph));
   return result;
 }
 

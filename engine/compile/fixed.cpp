@@ -432,7 +432,7 @@ class Compilation {
     options.compression = compression;
     const OffloadJob& offload = job_.strategy.offload;
     options.offload = {strategies::space_of(offload.optimizer), strategies::space_of(offload.gradients),
-                       hardware_.offload_chunk};
+                       strategies::space_of(offload.parameters), hardware_.offload_chunk};
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     if (sends_int8()) options.slice_alignment = options.tensor_alignment = kInt8Block;
     options.schedule = schedule_of(batch);

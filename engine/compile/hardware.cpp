@@ -124,7 +124,8 @@ class Settling {
   void offload(bool cuda) {
     const OffloadJob& offload = loaded_.job.strategy.offload;
     for (const auto& [key, where] :
-         {std::pair("optimizer", offload.optimizer), std::pair("gradients", offload.gradients)}) {
+         {std::pair("optimizer", offload.optimizer), std::pair("gradients", offload.gradients),
+          std::pair("parameters", offload.parameters)}) {
       const std::string path = std::string("strategy.offload.") + key;
       if (where == OffloadTo::host && !cuda) add(path, "on a CPU the device is the host", "none or disk");
       if (where == OffloadTo::disk && cuda)

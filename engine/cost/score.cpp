@@ -82,6 +82,14 @@ class DataTime {
   }
 
   double gather(const Elements& elements) const { return time(CollectiveKind::all_gather, kSliceAxes, elements); }
+  /// What a rank's part of a unit that is kept off the device takes to come there.
+  double fetch(const Piece& unit) const {
+    const Space space = strategies::space_of(job_.strategy.offload.parameters);
+    if (space == Space::device) return 0;
+    return model_
+        .move(space, true, candidate_.sliced(unit.parameters, unit.own_parameters) * size_of(job_.precision.compute))
+        .us;
+  }
   double scatter(const Elements& elements) const { return time(CollectiveKind::reduce_scatter, kSliceAxes, elements); }
   double reduce(const Elements& elements, Axes axes) const { return time(CollectiveKind::all_reduce, axes, elements); }
 
@@ -159,9 +167,9 @@ class DataTime {
     const bool again = !forward && data_.shard_parameters && data_.keep == Keep::use;
     for (std::size_t i = 0; i < units.size(); ++i) {
       const Piece& unit = units[forward ? i : units.size() - 1 - i];
-      const double reduced = unit.trained > 0 ? scatter(trained(unit)) : 0;
-      const double traffic =
-          forward ? gather(parameters(unit)) : reduced + (again && i > 0 ? gather(parameters(unit)) : 0);
+      const double reduced = !forward && unit.trained > 0 ? scatter(trained(unit)) : 0;
+      const double comes = forward || (again && i > 0) ? fetch(unit) + gather(parameters(unit)) : 0;
+      const double traffic = reduced + comes;
       us += std::max(0.0, traffic - before);
       if (forward || (again && i > 0)) us += gather_kernels(parameters(unit));
       if (!forward && unit.trained > 0) us += reduction_kernels(trained(unit));
@@ -188,8 +196,13 @@ class DataTime {
 }  // namespace
 
 double bytes_on_device(const Job& job, double state_bytes) {
-  if (job.strategy.offload.optimizer == OffloadTo::none) return 4 + state_bytes;
-  return job.precision.compute == DType::f32 ? 4 : 0;
+  const OffloadJob& offload = job.strategy.offload;
+  const OffloadTo masters = job.precision.compute == DType::f32 ? offload.parameters : offload.optimizer;
+  return (masters == OffloadTo::none ? 4 : 0) + (offload.optimizer == OffloadTo::none ? state_bytes : 0);
+}
+
+std::int64_t working_bytes_on_device(const Job& job) {
+  return job.strategy.offload.parameters == OffloadTo::none ? size_of(job.precision.compute) : 0;
 }
 
 ResolvedData Scorer::resolved(const Candidate& candidate) const {
@@ -263,12 +276,13 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
 std::vector<int> Scorer::cut_for_memory(const Candidate& candidate, const Profile& profile,
                                         const Pipelined& pipelined) const {
   constexpr double kUsed = 0.995;  // of the limit: a plan needs a little more than its score
-  const auto compute = static_cast<double>(size_of(space_.job->precision.compute)),
+  const bool is_master = space_.job->precision.compute == DType::f32;
+  const auto working = static_cast<double>(working_bytes_on_device(*space_.job)),
              reduce = static_cast<double>(size_of(space_.job->precision.reduce));
   ChunkBytes bytes;
   bytes.trained =
-      bytes_on_device(*space_.job, space_.state_bytes) / candidate.data_ranks() + reduce + (compute != 4 ? compute : 0);
-  bytes.frozen = compute;
+      bytes_on_device(*space_.job, space_.state_bytes) / candidate.data_ranks() + reduce + (is_master ? 0 : working);
+  bytes.frozen = working;
   bytes.in_flight = in_flight(*pipelined.schedule);
   bytes.chunks_of_stage = candidate.virtual_stages;
   const auto inputs = static_cast<double>(profile.input_bytes * candidate.micro_batches);
@@ -381,10 +395,16 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
 
 // There and back.
 double Scorer::offload_us(const CostModel& model, double updated) const {
-  const Space space = strategies::space_of(space_.job->strategy.offload.optimizer);
+  const OffloadJob& offload = space_.job->strategy.offload;
+  const Space space =
+      strategies::space_of(offload.optimizer == OffloadTo::none ? offload.parameters : offload.optimizer);
   if (space == Space::device) return 0;
-  const auto bytes =
-      static_cast<std::int64_t>(updated * (4 + space_.state_bytes - bytes_on_device(*space_.job, space_.state_bytes)));
+  const double copies =
+      space_.job->precision.compute == DType::f32
+          ? 0
+          : static_cast<double>(size_of(space_.job->precision.compute) - working_bytes_on_device(*space_.job));
+  const auto bytes = static_cast<std::int64_t>(
+      updated * (4 + space_.state_bytes - bytes_on_device(*space_.job, space_.state_bytes) + copies));
   const double comes = model.move(space, true, bytes).us, leaves = model.move(space, false, bytes).us;
   return space == Space::disk ? comes + leaves : std::max(comes, leaves);
 }
@@ -392,14 +412,14 @@ double Scorer::offload_us(const CostModel& model, double updated) const {
 // Masters, states, working copies and what is gathered of them.
 std::int64_t Scorer::static_bytes(const Candidate& candidate, const ResolvedData& data, const Piece& stage,
                                   const std::vector<Piece>& units) const {
-  const std::int64_t compute = size_of(space_.job->precision.compute), parameters = stage.parameters,
-                     frozen = parameters - stage.trained;
+  const std::int64_t compute = size_of(space_.job->precision.compute), working = working_bytes_on_device(*space_.job),
+                     parameters = stage.parameters, frozen = parameters - stage.trained;
   const std::int64_t owned = data.shard_states ? candidate.sliced(stage.trained, stage.own_trained) : stage.trained;
   std::int64_t bytes =
       static_cast<std::int64_t>(static_cast<double>(owned) * bytes_on_device(*space_.job, space_.state_bytes)) +
-      (data.shard_parameters ? candidate.sliced(frozen, stage.own_parameters - stage.own_trained) : frozen) * compute;
+      (data.shard_parameters ? candidate.sliced(frozen, stage.own_parameters - stage.own_trained) : frozen) * working;
   if (compute != 4)
-    bytes += (data.shard_parameters ? owned : stage.trained) * compute;
+    bytes += (data.shard_parameters ? owned : stage.trained) * working;
   else if (data.shard_states && !data.shard_parameters)
     bytes += (stage.trained - owned) * compute;
   const bool brief = data.shard_parameters && data.keep == Keep::use && !units.empty();

@@ -23,8 +23,10 @@ struct SearchSpace {
 };
 
 /// Bytes of a trained parameter's master and states that its device keeps. `state_bytes`: of all its states. An f32
-/// working copy is the master, and stays.
+/// working copy is the master, and stays unless parameters are kept elsewhere.
 double bytes_on_device(const Job& job, double state_bytes);
+/// Bytes of a parameter's working copy that its device keeps, where that is another than the master.
+std::int64_t working_bytes_on_device(const Job& job);
 
 /// Makes profiles and cuts, when the search asks for them.
 class ProfileSource {

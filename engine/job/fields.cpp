@@ -555,13 +555,20 @@ Fields offload() {
                "The same of gradients, from the backward pass to the update, of steps of one micro-batch without a "
                "pipeline.",
                {word(places)}, "none"),
-      optional("parameters", "The same of working copies; only none so far.", {word(places)}, "none"),
+      optional(
+          "parameters",
+          "The same of working copies, which come for each use; under zero3 and fsdp. In f32 they are the masters.",
+          {word(places)}, "none"),
       optional("activations", "The same of activations; only none so far.", {word(places)}, "none"),
       optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
           .when("optimizer", {"disk"}),
       optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
           .when("optimizer", {"none", "host"})
           .when("gradients", {"disk"}),
+      optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
+          .when("optimizer", {"none", "host"})
+          .when("gradients", {"none", "host"})
+          .when("parameters", {"disk"}),
   };
 }
 

@@ -405,14 +405,20 @@ class Rules {
 
   // States that are moved in chunks need an optimizer that updates each element by itself, on one rank.
   void offload() {
-    const std::string &where = text("strategy.offload.optimizer"), &gradients = text("strategy.offload.gradients");
-    const auto is_kept = [](const std::string& place) { return !place.empty() && place != "none"; };
-    if (!is_kept(where) && !is_kept(gradients)) return;
-    if (is_kept(gradients)) offloaded_gradients();
-    const std::string key = is_kept(where) ? "strategy.offload.optimizer" : "strategy.offload.gradients";
+    std::string key;  // the first
+    bool disk = false;
+    for (const char* one :
+         {"strategy.offload.optimizer", "strategy.offload.gradients", "strategy.offload.parameters"}) {
+      const std::string& place = text(one);
+      if (place.empty() || place == "none") continue;
+      if (key.empty()) key = one;
+      disk = disk || place == "disk";
+      if (one == std::string_view("strategy.offload.gradients")) offloaded_gradients();
+      if (one == std::string_view("strategy.offload.parameters")) offloaded_parameters();
+    }
+    if (key.empty()) return;
     const CheckedValue* dir = checked_.find("checkpoint.dir");
-    if ((where == "disk" || gradients == "disk") && text("strategy.offload.dir") == "auto" && dir != nullptr &&
-        dir->node.is_null())
+    if (disk && text("strategy.offload.dir") == "auto" && dir != nullptr && dir->node.is_null())
       add("strategy.offload.dir", "auto is checkpoint.dir, which is null", "a folder; or a checkpoint.dir");
     for (const auto& [path, value] : checked_.values)
       if (path.starts_with("train.") && path.ends_with("optimizer.name") && value.node.text == "muon")
@@ -420,6 +426,14 @@ class Rules {
             "adamw, adam, lion, sgd; or " + key + ": none");
     if (text("strategy.data.kind") == "local_sgd")
       add(key, "local_sgd averages states, which have to be on the device", "none; or another strategy.data.kind");
+  }
+
+  // They come and go as gathered copies do, which other strategies do not have.
+  void offloaded_parameters() {
+    const std::string& kind = text("strategy.data.kind");
+    if (kind == "zero3" || (kind == "fsdp" && text("strategy.data.sharding") != "no_shard")) return;
+    add("strategy.offload.parameters", "working copies come for each use only under zero3 and fsdp",
+        "none; or strategy.data.kind: fsdp, with one rank too");
   }
 
   // They leave as soon as the backward pass has made them.

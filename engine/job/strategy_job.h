@@ -116,7 +116,12 @@ struct OffloadJob {
   OffloadTo gradients = OffloadTo::none, parameters = OffloadTo::none, activations = OffloadTo::none;
   std::string dir;  ///< disk: where the files are
 
-  bool uses_disk() const { return optimizer == OffloadTo::disk || gradients == OffloadTo::disk; }
+  bool any() const {
+    return optimizer != OffloadTo::none || gradients != OffloadTo::none || parameters != OffloadTo::none;
+  }
+  bool uses_disk() const {
+    return optimizer == OffloadTo::disk || gradients == OffloadTo::disk || parameters == OffloadTo::disk;
+  }
 };
 
 enum class Profile : std::uint8_t { none, high_bandwidth, low_bandwidth };

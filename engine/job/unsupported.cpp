@@ -14,14 +14,9 @@ std::vector<Diagnostic> unsupported(const LoadedJob& loaded) {
                                  "a sum of scaled gradients leaves f16 at 65504, however small each of them is",
                                  "f32, bf16"));
   const OffloadJob& offload = loaded.job.strategy.offload;
-  const auto stay = [&](OffloadTo where, std::string_view key, const char* what) {
-    if (where != OffloadTo::none)
-      mistakes.push_back(
-          loaded.at(std::string("strategy.offload.").append(key), std::string(what) + " stay on the device",
-                    "none; what can be kept off the device are masters and states (optimizer), and gradients"));
-  };
-  stay(offload.parameters, "parameters", "working copies");
-  stay(offload.activations, "activations", "activations");
+  if (offload.activations != OffloadTo::none)
+    mistakes.push_back(loaded.at("strategy.offload.activations", "activations stay on the device",
+                                 "none; masters and states (optimizer), gradients and parameters can be kept off it"));
   return mistakes;
 }
 

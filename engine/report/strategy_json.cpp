@@ -73,8 +73,10 @@ Json explicit_strategy(const StrategyJob& strategy, const Mesh& mesh) {
     json["context"] = {{"degree", mesh.size(Axis::context)}, {"kind", text(strategy.context.kind)}};
   if (pipeline > 1) json["pipeline"] = pipeline_json(strategy.pipeline, pipeline);
   const OffloadJob& offload = strategy.offload;
-  if (offload.optimizer != OffloadTo::none || offload.gradients != OffloadTo::none) {
-    json["offload"] = {{"optimizer", text(offload.optimizer)}, {"gradients", text(offload.gradients)}};
+  if (offload.any()) {
+    json["offload"] = {{"optimizer", text(offload.optimizer)},
+                       {"gradients", text(offload.gradients)},
+                       {"parameters", text(offload.parameters)}};
     if (offload.uses_disk()) json["offload"]["dir"] = offload.dir;
   }
   json["wrap"] = wrap_json(strategy.wrap);

@@ -103,6 +103,26 @@ TEST_CASE("states on the host: the same bits, issued and captured, in every orde
   }
 }
 
+TEST_CASE("working copies on the host come for each use: the same bits, issued and captured") {
+  for (const std::string compute : {"f32", "bf16"}) {
+    CAPTURE(compute);
+    const tests::Overrides precision{"precision.compute=" + compute};
+    const Trained plain = run(tests::gpu_job(jobs(), "llama", "gpu", fresh(tests::both(precision, {"strategy=fsdp"}))));
+    const GpuJob job = tests::gpu_job(
+        jobs(), "llama", "host",
+        fresh(tests::both(precision, {"strategy={data: {kind: fsdp}, offload: {optimizer: host, parameters: host}}"})));
+    const Role& role = job.compiled.plan.roles[0];
+    for (std::uint64_t order = 0; order < kOrders; ++order) {
+      const Trained moved = run(job, order);
+      CHECK(same_run(plain, moved));
+      CHECK(moved.report.allocated_bytes == role.total_bytes);
+      CHECK(moved.report.ranks[0].allocated_offload_bytes == role.host_bytes);
+    }
+    const tests::EnvironmentSetting off("TRAINER_CUDA_GRAPH", "0");
+    CHECK(same_run(plain, run(job, 1)));
+  }
+}
+
 TEST_CASE("a captured step is an issued one to the bit, and is launched once a step from the second on") {
   const GpuJob job = tests::gpu_job(jobs(), "gpt2", "gpu", fresh());
   const std::int64_t before = emulated::counts().graphs;

@@ -53,6 +53,8 @@ std::string data_text(const std::string& data) {
   return "data: " + data;
 }
 
+bool gathers(std::string_view data) { return data == "zero3" || data == "full_shard" || data == "hybrid"; }
+
 // Every job of a late part; calls fn(ranks, strategy).
 template <typename Fn>
 int for_each_job(const std::vector<Part>& late, const std::vector<Part>& all_beside, Fn&& fn) {
@@ -64,6 +66,7 @@ int for_each_job(const std::vector<Part>& late, const std::vector<Part>& all_bes
         if (world % ranks != 0) continue;
         for (const Data& data : kData) {
           if (data_ranks < data.least_ranks) continue;
+          if (std::string_view(part.text).find("parameters") != std::string_view::npos && !gathers(data.text)) continue;
           std::string strategy = "{" + data_text(data.text) + ", " + part.text;
           if (*beside.text != '\0') strategy += std::string(", ") + beside.text;
           fn(world, strategy + "}");
@@ -122,6 +125,15 @@ TEST_CASE("experts over ranks go beside every strategy, and their optimizers on 
                       {"expert: {degree: 4}", 4},
                       {"expert: {degree: 2}, offload: {optimizer: disk}", 2}},
                      beside_without("sequence_parallel"), sparse.check()) == 97);
+}
+
+TEST_CASE("working copies on disk go beside every strategy") {
+  const Decoder dense(false), sparse(true);
+  CHECK(for_each_job({{"offload: {parameters: disk}", 1},
+                      {"context: {degree: 2, kind: ring}, offload: {optimizer: disk, parameters: disk}", 2}},
+                     kBeside, dense.check()) == 57);
+  CHECK(for_each_job({{"expert: {degree: 2}, offload: {optimizer: disk, parameters: disk}", 2}},
+                     beside_without("sequence_parallel"), sparse.check()) == 15);
 }
 
 TEST_CASE("gradients on disk go beside every strategy without stages") {

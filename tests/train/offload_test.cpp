@@ -349,3 +349,117 @@ TEST_CASE("the proof names a gradient of a step before, and one of other element
   };
   CHECK(has(refusal(right, others), "takes the gradient of other elements than it updates"));
 }
+
+namespace {
+
+// Slices of working copies, on a rank: of trained units in f32 they are the masters.
+std::int64_t working_copies(const Role& role) {
+  std::int64_t bytes = 0;
+  for (const Unit& unit : role.units) bytes += aligned(unit.slice() * size_of(unit.compute));
+  return bytes;
+}
+
+// What is brought for passes, by the name of its unit.
+std::map<std::string, std::int64_t> fetched_for_passes(const Role& role, ProgramKind kind) {
+  std::map<std::string, std::int64_t> bytes;
+  for (const Issued& issued : role.program(kind)->instructions)
+    if (const auto* move = std::get_if<Move>(&issued.instruction); move != nullptr && issued.stream == Stream::fetch)
+      if (const std::string name = role.name(move->name); name.ends_with(".fetched"))
+        bytes[name.substr(0, name.size() - 8)] += move->to.region.bytes;
+  return bytes;
+}
+
+// What a rank gives to gathers of working copies.
+std::map<std::string, std::int64_t> gathered(const Role& role, ProgramKind kind) {
+  std::map<std::string, std::int64_t> bytes;
+  for (const Issued& issued : role.program(kind)->instructions)
+    if (const auto* one = std::get_if<Collective>(&issued.instruction);
+        one != nullptr && one->kind == CollectiveKind::all_gather && issued.why.phase == Provenance::Phase::gather)
+      bytes[std::string(role.name(one->name))] += one->input.region.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("with parameters on disk zero3 and fsdp train to the same bits, and fetch what they gather") {
+  const EnvironmentSetting one_thread("TRAINER_THREADS", "1");
+  const MixedJobs jobs;
+  int folder = 0;
+  for (const auto& [line, more] : std::vector<std::pair<std::string, Overrides>>{
+           {"llama full_shard m2 clip bf16 wrap:transformer", {}},
+           {"gpt full_shard m1 clip wrap:transformer", {}},
+           {"llama r4 zero3 m2 clip bf16 wrap:transformer sharded", {}},
+           {"llama r2 full_shard m2 wrap:transformer", {}},
+           {"gpt r2 shard_grad_op m2 bf16 wrap:transformer", {"train.optimizer.states=int8"}},
+           {"packed r4 hybrid2 m2 wrap:size clip", {}},
+           {"llama r2 full_shard m2 bf16 wrap:transformer", {"strategy.data.gather=int8"}},
+           {"gpt r4 full_shard t2 sp m2 clip bf16 wrap:transformer", {}},
+           {"llama r4 full_shard p2 1f1b m4 clip bf16 wrap:transformer", {}},
+           {"llama r2 full_shard m2 norms bf16 wrap:transformer", {}},
+           {"llama r2 full_shard m2 lora bf16 wrap:transformer", {}}}) {
+    CAPTURE(line);
+    for (const std::string optimizer : {"none", "disk"}) {
+      CAPTURE(optimizer);
+      const LoadedJob plain = jobs.load(line, "plain" + std::to_string(folder), more),
+                      loaded =
+                          jobs.load(line, "disk" + std::to_string(folder++),
+                                    both({"strategy.offload={parameters: disk, optimizer: " + optimizer + "}"}, more));
+      const CompiledJob job = in_small_chunks(loaded), without = compiled(plain);
+      check_same_bits(run(loaded, job), run(plain));
+      for (int rank = 0; rank < job.plan.mesh.world_size(); ++rank) {
+        const Role &role = job.plan.role_of(rank), &on_device = without.plan.role_of(rank);
+        CHECK(role.disk_bytes == working_copies(role) + (optimizer == "disk" ? formula(role, true) : 0));
+        CHECK(on_device.persistent_bytes - role.persistent_bytes == role.disk_bytes);
+        const bool gathers = job.plan.mesh.group_size(kSliceAxes) > 1;
+        for (const ProgramKind kind : {ProgramKind::step, ProgramKind::evaluate})
+          if (gathers && role.program(kind) != nullptr && loaded.job.strategy.data.gather == SentAs::exact)
+            CHECK(fetched_for_passes(role, kind) == gathered(on_device, kind));
+        CHECK(!fetched_for_passes(role, ProgramKind::step).empty());
+      }
+    }
+  }
+}
+
+TEST_CASE("parameters off the device need a strategy that gathers them") {
+  const MixedJobs jobs;
+  for (const std::string line : {"gpt ddp m1", "gpt r2 zero2 m1"}) {
+    CAPTURE(line);
+    try {
+      in_small_chunks(jobs.load(line, "run", {"strategy.offload={parameters: disk}"}));
+      FAIL("is planned");
+    } catch (const JobError& error) {
+      CHECK(error.diagnostics().front().path == "strategy.offload.parameters");
+    }
+  }
+}
+
+TEST_CASE("the proof names working copies that are not renewed off the device, or in another place") {
+  const MixedJobs jobs;
+  const Plan right = in_small_chunks(jobs.load("llama r2 full_shard m1 bf16 wrap:transformer", "run",
+                                               {"strategy.offload={parameters: disk}"}))
+                         .plan;
+  REQUIRE(violations(right).empty());
+  const auto stores = [](Plan& plan, ProgramKind kind) -> std::vector<std::size_t> {
+    const Role& role = plan.roles[0];
+    std::vector<std::size_t> at;
+    const std::vector<Issued>& list = role.program(kind)->instructions;
+    for (std::size_t i = 0; i < list.size(); ++i)
+      if (list[i].stream == Stream::store) at.push_back(i);
+    return at;
+  };
+  const auto list_of = [](Plan& plan, ProgramKind kind) -> std::vector<Issued>& {
+    Role& role = plan.roles[0];
+    return role.programs[static_cast<std::size_t>(role.program_index(kind))].instructions;
+  };
+  for (const ProgramKind kind : {ProgramKind::step, ProgramKind::refresh}) {
+    CAPTURE(name_of(kind));
+    const auto left_out = [&](Plan& plan) {
+      list_of(plan, kind).erase(list_of(plan, kind).begin() + static_cast<long>(stores(plan, kind)[3]));
+    };
+    CHECK(has(refusal(right, left_out), "has not brought back working"));
+    const auto elsewhere = [&](Plan& plan) {
+      std::get<Move>(list_of(plan, kind)[stores(plan, kind)[3]].instruction).to.region.offset += 64;
+    };
+    CHECK(has(refusal(right, elsewhere), "takes away what is not the update of what lies there"));
+  }
+}

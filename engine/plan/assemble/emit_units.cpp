@@ -41,7 +41,7 @@ Region Emitter::persistent(const Unit& unit, const std::string& name, Category c
 }
 
 // Masters and states are slices where the strategy says so. An f32 working copy is its own master, or has it inside:
-// such a master is never off the device.
+// such a master is off the device only where the working copy is, which is then sliced.
 void Emitter::make_slots(Unit& unit) {
   const UnitLayout layout = options_.data->layout();
   const int ranks = options_.mesh.group_size(unit.slice_axes());
@@ -60,16 +60,16 @@ void Emitter::make_slots(Unit& unit) {
   if (working_axes.empty())
     working.region = persistent(unit, f32 && unit.trained() ? "master" : "working", Category::parameters, unit.compute,
                                 unit.elements);
+  const Space space = working_axes.empty() ? Space::device : options_.offload.parameters;
   if (unit.trained())
-    master.region =
-        f32 && working_axes.empty()
-            ? (master_axes.empty() ? working.region : own_slice(working.region, master_axes, ranks))
-            : persistent(unit, "master", Category::parameters, DType::f32, slice_of(unit, master_axes, ranks),
-                         f32 ? Space::device : options_.offload.optimizer);
+    master.region = f32 && working_axes.empty()
+                        ? (master_axes.empty() ? working.region : own_slice(working.region, master_axes, ranks))
+                        : persistent(unit, "master", Category::parameters, DType::f32,
+                                     slice_of(unit, master_axes, ranks), f32 ? space : options_.offload.optimizer);
   if (!working_axes.empty())
     working.region = f32 && unit.trained() ? master.region
                                            : persistent(unit, "slice", Category::parameters, unit.compute,
-                                                        slice_of(unit, working_axes, ranks));
+                                                        slice_of(unit, working_axes, ranks), space);
   working.saved = !unit.trained();
   unit.slots.push_back(working);
   if (!unit.trained()) return;

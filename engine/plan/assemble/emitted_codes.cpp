@@ -36,12 +36,11 @@ void EmittedStep::scatter_codes(const Unit& unit, const Region& all, const Regio
   });
 }
 
-void EmittedStep::gather_codes(const Unit& unit, BufferId gathered) {
+void EmittedStep::gather_codes(const Unit& unit, const Region& slice, BufferId gathered) {
   const Axes axes = unit.slice_axes();
   const int shards = options_.mesh.group_size(axes);
   const Region all = packets(unit, unit.elements / shards, shards);
-  emit_.collective(unit.name, CollectiveKind::all_gather, DType::u8, axes,
-                   encode(unit, unit.compute, unit.working().region, 1), all);
+  emit_.collective(unit.name, CollectiveKind::all_gather, DType::u8, axes, encode(unit, unit.compute, slice, 1), all);
   encoded_[&unit] = [this, &unit, shards, all, gathered, why = emit_.why()] {
     const auto then = emit_.because(why);
     emit_.launch(

@@ -74,8 +74,8 @@ EmittedStep::EmittedStep(Emitter& emit, Role& role, const AssembleOptions& optio
       role_(role),
       options_(options),
       reduced_(role.units.size()),
-      staged_(emit, role, options, true),
-      masters_(emit, role, options, false) {}
+      staged_(emit, role, options, StagedUnits::For::update),
+      masters_(emit, role, options, StagedUnits::For::renewal) {}
 EmittedStep::~EmittedStep() = default;
 
 // ---- Parameters --------------------------------------------------------------------------------------------------
@@ -91,13 +91,23 @@ void EmittedStep::all_gather_working(const Unit& unit, bool int8) {
     return;
   }
   if (emit_.has_working(unit)) return;
-  if (shards == 1) return emit_.set_working(unit, unit.working().region.buffer);
+  const Region slice = fetch_working(unit);
+  if (shards == 1) return emit_.set_working(unit, slice.buffer);
   const BufferId gathered =
       emit_.buffer(unit.name + ".gathered", Category::parameters, unit.elements * size_of(unit.compute));
   emit_.set_working(unit, gathered);
-  if (int8 && unit.compute == options_.compute) return gather_codes(unit, gathered);
-  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, axes, unit.working().region,
-                   emit_.whole(gathered));
+  if (int8 && unit.compute == options_.compute) return gather_codes(unit, slice, gathered);
+  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, axes, slice, emit_.whole(gathered));
+}
+
+// This rank's slice of the working copy, on the device.
+Region EmittedStep::fetch_working(const Unit& unit) {
+  const Region home = unit.working().region;
+  if (role_.space_of(home) == Space::device) return home;
+  const std::string text = unit.name + ".fetched";
+  const Region here = emit_.whole(emit_.buffer(text, Category::parameters, home.bytes));
+  emit_.issue(Stream::fetch, Move{emit_.name(text), {home}, {here}});
+  return here;
 }
 
 void EmittedStep::release_working(const Unit& unit) {
@@ -111,9 +121,10 @@ void EmittedStep::renew_working(const Unit& unit) {
   const auto cast = [&](const StagedUnits::Chunk& chunk) {
     const ElementRange& of = chunk.elements;
     emit_.launch(unit.name, {Op::cast, {}, {flat(DType::f32, of.size()), flat(unit.compute, of.size())}},
-                 {Read{chunk.here(part_of(master, of, kWidth))}, Write{part_of(working, of, size_of(unit.compute))}});
+                 {Read{chunk.here(part_of(master, of, kWidth))},
+                  Write{chunk.here(part_of(working, of, size_of(unit.compute)))}});
   };
-  masters_.has(unit) ? masters_.for_each_chunk(unit, false, cast) : cast(whole_slice(unit));
+  masters_.has(unit) ? masters_.for_each_chunk(unit, cast) : cast(whole_slice(unit));
 }
 
 // ---- Gradients ---------------------------------------------------------------------------------------------------
@@ -292,7 +303,7 @@ void EmittedStep::update_in_chunks(const Unit& unit) {
   const std::vector<UpdateOp>& ops = options_.optimizers[static_cast<std::size_t>(unit.optimizer)].ops;
   CHECK(ops.size() == 1 && !is_whole(ops.front()), "what is updated in chunks is updated by one op");
   UnitUpdate one{&unit, ops};
-  staged_.for_each_chunk(unit, true, [&](const StagedUnits::Chunk& chunk) {
+  staged_.for_each_chunk(unit, [&](const StagedUnits::Chunk& chunk) {
     const auto why = emit_.because(For::update, unit);
     launch(one, ops.front(), chunk);
   });
@@ -374,7 +385,7 @@ std::vector<std::pair<TensorDesc, Operand>> EmittedStep::operands_of(UnitUpdate&
       case Of::working:
         if (!(working == master))
           operands.emplace_back(flat(unit.compute, elements),
-                                Update{part_of(working, chunk.elements, size_of(unit.compute))});
+                                Update{chunk.here(part_of(working, chunk.elements, size_of(unit.compute)))});
         break;
     }
   }

@@ -59,7 +59,8 @@ class EmittedStep final : public Step {
   /// Quantizes `slices` slices of a region of `dtype`: the codes.
   Region encode(const Unit& unit, DType dtype, const Region& region, int slices);
   Region packets(const Unit& unit, std::int64_t elements, int slices);
-  void gather_codes(const Unit& unit, BufferId gathered);
+  Region fetch_working(const Unit& unit);
+  void gather_codes(const Unit& unit, const Region& slice, BufferId gathered);
   void scatter_codes(const Unit& unit, const Region& all, const Region& slice);
   void sum_partial(const Unit& unit);
   void compress(const Unit& unit, Axes axes, bool sliced, DType reduce, const Region& gradient);

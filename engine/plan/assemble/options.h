@@ -42,7 +42,10 @@ struct OptimizerSpec {
 struct OffloadOptions {
   Space optimizer = Space::device;             ///< masters that are no working copies, and the states of optimizers
   Space gradients = Space::device;             ///< from a unit's last gradient to its update; then micro_batches is 1
+  Space parameters = Space::device;            ///< working copies that are sliced; those in f32 are the masters
   std::int64_t chunk = std::int64_t{4} << 20;  ///< elements that come at a time
+
+  bool any() const { return optimizer != Space::device || gradients != Space::device || parameters != Space::device; }
 };
 
 struct AssembleOptions {

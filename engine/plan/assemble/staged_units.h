@@ -19,8 +19,9 @@ class StagedUnits {
   struct Chunk {
     struct Part {
       std::string name;
-      Region home, here{};
-      bool changes = true;  ///< false: it need not go back
+      Region home;
+      bool comes = true, returns = true;
+      Region here{};
     };
     const Unit* unit = nullptr;
     ElementRange elements;
@@ -30,20 +31,24 @@ class StagedUnits {
     Region here(const Region& home) const;
   };
 
-  /// Of the role's units those that keep their masters, or with `states` any of masters and states, off the device.
-  /// They are staged in the order of units.
-  StagedUnits(Emitter& emit, const Role& role, const AssembleOptions& options, bool states);
+  /// What the chunks are for.
+  enum class For : std::uint8_t {
+    update,  ///< masters, states and working copies come, and return updated
+    renewal  ///< masters come, and working copies are made of them, which return
+  };
+  /// Of the role's units those that keep any of that off the device. They are staged in the order of units.
+  StagedUnits(Emitter& emit, const Role& role, const AssembleOptions& options, For use);
 
   bool has(const Unit& unit) const;
   /// The unit's gradient of so many bytes an element lies at `home`, and comes with its chunks.
   void add_gradient(const Unit& unit, const Region& home, std::int64_t width);
   /// Asks for the first chunk; what is issued next runs beside that.
   void begin();
-  /// work(chunk) for each chunk of the unit, here; if `changed`, it is then moved back.
-  void for_each_chunk(const Unit& unit, bool changed, const std::function<void(const Chunk&)>& work);
+  /// work(chunk) for each chunk of the unit, here; what it changes is then moved back.
+  void for_each_chunk(const Unit& unit, const std::function<void(const Chunk&)>& work);
 
  private:
-  void add(const Unit& unit, std::int64_t most, bool states);
+  void add(const Unit& unit, std::int64_t most, For use);
   void fetch_until(std::size_t end);
   void move(const Chunk& chunk, bool here);
 

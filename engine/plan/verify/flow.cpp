@@ -128,6 +128,7 @@ void Flow::declare_unit(std::size_t index) {
       parameters.region.buffer == working.region.buffer;  // the working copy is the master, or around it
   for (const Slot& slot : unit.slots)
     if (slot.persistent && role_.space_of(slot.region) != Space::device) kept_.insert(slot.region.buffer);
+  if (kept_.contains(working.region.buffer)) kept_weights_.insert(working.region.buffer);
   for (const Slot& slot : unit.slots)
     if (slot.kind == Slot::Kind::working || (slot.kind == Slot::Kind::master && !inside) || is_state(slot))
       declare(slot.region, lies(index, slot_elements(slot), slot.spec.dtype()));
@@ -245,9 +246,8 @@ void Flow::finish_units() {
       report_(last, "ends a step that has updated " + unit.name + " " + std::to_string(record.updates) + " times");
     if (steps && record.next != 0) report_(last, "ends a step that has updated a part of " + unit.name);
     for (const Slot& slot : unit.slots)
-      if (steps && unit.trained() && slot.persistent && role_.space_of(slot.region) != Space::device &&
-          !all_updated(slot.region))
-        report_(last, "ends a step that has not brought back " + slot.name + " of " + unit.name);
+      if (returns(unit, slot) && !all_updated(slot.region))
+        report_(last, "ends a program that has not brought back " + slot.name + " of " + unit.name);
     if (steps && unit.trained() && record.states != state_operands(unit).size())
       report_(last, "ends a step that has updated " + std::to_string(record.states) + " states of " + unit.name);
     if (unit.trained() && restores() && record.master < 0 && renews(index))
@@ -457,7 +457,8 @@ bool Flow::all_updated(const Region& region) {
   return all;
 }
 
-// Here it is a copy of what lies there; there, of a slot, what was moved from there and has been updated.
+// Here it is a copy of what lies there; there, of a slot, what was moved from there and has been updated, or a working
+// copy that was made here.
 void Flow::move(std::size_t i, const Move& move) {
   const Region &from = move.from.region, &to = move.to.region;
   const bool comes = role_.space_of(to) == Space::device, slot = kept_.contains((comes ? from : to).buffer);
@@ -465,11 +466,33 @@ void Flow::move(std::size_t i, const Move& move) {
     report_(i, "takes away what is not the update of what lies there");
   FactRanges pieces = read(from);
   for (FactRange& piece : pieces) {
-    if (slot) piece.facts.content = {comes ? Content::staged : Content::updated};
+    if (slot && comes && kept_weights_.contains(from.buffer))
+      piece.facts = at_home(piece.facts);
+    else if (slot)
+      piece.facts.content = {comes ? Content::staged : Content::updated};
     piece.facts.content.home = comes ? address(from) - address(to) : 0;
     piece.facts.writer = static_cast<std::int32_t>(i);
     put(memory_, address(to), piece);
   }
+  if (slot && !comes && !makes_step(program_.kind)) note_write(i, to);  // of a step the update is the write
+}
+
+bool Flow::returns(const Unit& unit, const Slot& slot) const {
+  if (!unit.trained() || !slot.persistent || !kept_.contains(slot.region.buffer)) return false;
+  if (makes_step(program_.kind)) return role_.scalars >= 0;
+  return program_.kind == ProgramKind::refresh && slot.kind == Slot::Kind::working &&
+         !(unit.updated_working() == unit.parameters().region);
+}
+
+std::int64_t Flow::home_of_copy(std::size_t i, const Region& master) {
+  const auto index = static_cast<std::size_t>(program_.instructions[i].why.unit);
+  if (index >= role_.units.size() || !role_.units[index].trained()) return -1;
+  const Unit& unit = role_.units[index];
+  const Region of = unit.parameters().region, copy = unit.updated_working();
+  if (copy == of || !kept_.contains(copy.buffer)) return -1;
+  const std::int64_t first = home_of(master) - address(of);
+  if (first < 0 || first + master.bytes > of.bytes) return -1;
+  return address(copy) + first / size_of(DType::f32) * size_of(unit.compute);
 }
 
 // ---- Fields ----

@@ -86,6 +86,10 @@ class Flow {
   /// The address at home of what a region holds: its own, unless all of it was moved here from one place; -1: neither.
   std::int64_t home_of(const Region& region);
   bool all_updated(const Region& region);
+  /// Whether the step or the program that makes working copies has to bring back all of a unit's slot.
+  bool returns(const Unit& unit, const Slot& slot) const;
+  /// Where the working copy belongs that is made of part of a master; -1: there is none off the device.
+  std::int64_t home_of_copy(std::size_t i, const Region& master);
   /// Of what was brought back it is the values that count.
   static Facts at_home(const Facts& facts);
   void move(std::size_t i, const Move& move);
@@ -155,9 +159,10 @@ class Flow {
   std::vector<UnitRecord> units_;
   std::map<BufferId, std::vector<std::size_t>> unit_buffers_;  // units whose master or working copy lies there
   std::map<BufferId, std::pair<std::size_t, std::int32_t>>
-      packed_;               // persistent packed weight: its unit, and when it was packed last
-  std::set<BufferId> kept_;  // buffers of slots that are kept off the device
-  std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
+      packed_;                       // persistent packed weight: its unit, and when it was packed last
+  std::set<BufferId> kept_;          // buffers of slots that are kept off the device
+  std::set<BufferId> kept_weights_;  // those of them that passes read
+  std::set<BufferId> sums_;          // persistent copies that a later program takes for sums of what drifted apart
   int scalar_updates_ = 0;
   std::vector<Facts> inputs_, outputs_;  // of the launch at hand
   // What the loop at hand found.

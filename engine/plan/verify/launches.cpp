@@ -144,11 +144,16 @@ void Flow::copy(std::size_t i, const Launch& launch, const Signature& signature)
     pieces = {{0, region_of(launch.operands[1]).bytes, uniform(region)}};
   else
     pieces = resized(std::move(pieces), size_of(from.dtype), size_of(to.dtype));
+  const Region& out = region_of(launch.operands[1]);
+  const std::int64_t home = signature.op == Op::cast ? home_of_copy(i, region) : -1;
   for (FactRange& piece : pieces) {
     if (piece.facts.dtype) piece.facts.dtype = to.dtype;
     if (piece.facts.is(Content::staged)) piece.facts.content = {};
+    if (home < 0) continue;
+    piece.facts.content = {Content::updated};
+    piece.facts.content.home = home - address(out);
   }
-  write(i, region_of(launch.operands[1]), std::move(pieces));
+  write(i, out, std::move(pieces));
 }
 
 // Of flat buffers, element by element; of values of a graph by their rule.

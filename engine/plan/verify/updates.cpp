@@ -208,10 +208,12 @@ void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch&
       break;
     case Of::master:
       return update_master(i, index, launch, region, elements);
-    case Of::working:
-      if (!(region == part_of(unit.updated_working(), elements, size_of(unit.compute))))
-        report_(i, "writes what is not the working copy of " + unit.name);
-      return write(i, region, lies(index, elements, unit.compute));
+    case Of::working: {
+      const Region home = part_of(unit.updated_working(), elements, size_of(unit.compute));
+      if (home_of(region) != address(home)) report_(i, "writes what is not the working copy of " + unit.name);
+      if (region == home) return write(i, region, lies(index, elements, unit.compute));
+      return update_slot(i, region, home, lies(index, elements, unit.compute));
+    }
   }
   made.content = {Content::update, signature.op, static_cast<std::int32_t>(index)};
   write(i, region, made);
