@@ -12,7 +12,8 @@
 // guide: "Using multiple NCCL communicators concurrently", "Creating a communicator with options".)
 //
 // After a loss ncclCommAbort makes the kernels in flight return, those of replayed graphs as well, and the streams run
-// empty.
+// empty. It returns when no graph holds work of its communicator any more, and a graph can be destroyed when all its
+// work has ended. So all communicators are aborted in one group, which tells each to end before it waits for any.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -236,18 +237,20 @@ class NcclCommunicator final : public StreamCommunicator {
   }
 
   // On the world's communicator and on every group's, in the order of splits, which all ranks share.
-  void register_memory(void* base, std::int64_t bytes) override {
+  void register_memory(void* base, std::int64_t bytes, std::int64_t layout) override {
     const bool mapped = std::find(allocated_.begin(), allocated_.end(), base) != allocated_.end();
     const std::vector<std::int64_t> sizes =
         control().each(mapped ? bytes : -1 - rank_);  // who cannot have windows has a size of its own
+    const std::vector<std::int64_t> layouts = control().each(layout);
     std::vector<NcclRegistration::Target> targets{{world_, false}};
     for (int number = 0; number < num_splits_; ++number) {
       const auto found = groups_.find(number);
       NcclRegistration::Target& target = targets.emplace_back();
       if (found == groups_.end()) continue;
       const std::vector<int>& members = found->second->members;
-      target = {found->second->comm,
-                std::all_of(members.begin(), members.end(), [&](int member) { return sizes[size(member)] == bytes; })};
+      target = {found->second->comm, std::all_of(members.begin(), members.end(), [&](int member) {
+                  return sizes[size(member)] == bytes && layouts[size(member)] == layout;
+                })};
     }
     registration_.add(base, bytes, targets);
   }
@@ -328,12 +331,20 @@ class NcclCommunicator final : public StreamCommunicator {
     std::erase_if(groups_, [&](const auto& entry) { return entry.second == &group; });
   }
 
-  // On a thread of the channel's.
+  // On a thread of the channel's. The mutex is let go of before the wait: whoever destroys the graphs asks check()
+  // first.
   void abort_all() {
     cudaSetDevice(device_ordinal_);
-    const std::lock_guard lock(calls_.mutex());
-    for (const auto& [number, group] : groups_) ncclCommAbort(std::exchange(group->comm, nullptr));
-    ncclCommAbort(std::exchange(world_, nullptr));
+    std::vector<ncclComm_t> all;
+    {
+      const std::lock_guard lock(calls_.mutex());
+      for (const auto& [number, group] : groups_) all.push_back(std::exchange(group->comm, nullptr));
+      all.push_back(std::exchange(world_, nullptr));
+    }
+    ncclGroupStart();
+    for (const ncclComm_t comm : all)
+      if (comm != nullptr) ncclCommAbort(comm);
+    ncclGroupEnd();
   }
 
   // One group of calls, which end together; the first that fails is what is said.

@@ -67,9 +67,11 @@ class StreamCommunicator : public Communicator {
   /// Lets collectives in [base, base + bytes) skip the library's own buffers, on the world's communicator and on every
   /// group's so far. Collective over the world: every rank registers as many, in the same order. Once a block of
   /// memory; it ends with the communicator, or by `unregister_memory` before the memory is freed. Memory of `allocate`
-  /// gets all that the version offers (symmetric windows); other memory of the device what is right for it. What cannot
-  /// be registered goes through the library's buffers as before: slower, never wrong.
-  virtual void register_memory(void* base, std::int64_t bytes) = 0;
+  /// gets all that the version offers (symmetric windows); other memory of the device what is right for it. What the
+  /// library refuses goes through its buffers as before: slower, never wrong. A registration that it accepts and that
+  /// fails later leaves the communicator unusable, and is an IoError. Ranks with equal `bytes` and `layout` have the
+  /// operands of each collective at the same offsets, which windows require.
+  virtual void register_memory(void* base, std::int64_t bytes, std::int64_t layout) = 0;
   virtual void unregister_memory(void* base) = 0;
 
   /// Throws AbortedError where another rank is lost or gave up, IoError where the library found an error by itself.

@@ -27,7 +27,8 @@ std::int64_t free_device_bytes() {
   return static_cast<std::int64_t>(free);
 }
 
-DeviceMemory::DeviceMemory(std::int64_t bytes, const std::string& device, StreamCommunicator* communicator, int rank)
+DeviceMemory::DeviceMemory(std::int64_t bytes, const std::string& device, StreamCommunicator* communicator, int rank,
+                           std::int64_t layout)
     : bytes_(std::max<std::int64_t>(bytes, 1)), communicator_(communicator) {
   const std::int64_t free = free_device_bytes();
   if (free < bytes_)
@@ -36,7 +37,7 @@ DeviceMemory::DeviceMemory(std::int64_t bytes, const std::string& device, Stream
                   " bytes); something else is using this GPU, or cluster.hardware describes a larger one");
   if (communicator_ != nullptr) {
     base_ = static_cast<std::byte*>(communicator_->allocate(bytes_));
-    communicator_->register_memory(base_, bytes_);
+    communicator_->register_memory(base_, bytes_, layout);
   } else {
     void* at = nullptr;
     check(cudaMalloc(&at, static_cast<std::size_t>(bytes_)), "cudaMalloc");

@@ -15,8 +15,10 @@ std::int64_t free_device_bytes();
 class DeviceMemory {
  public:
   /// On the current GPU, which messages call `device`; of the communicator where there is one: the network reads it
-  /// directly. Throws IoError where the GPU has less free, before it takes any.
-  DeviceMemory(std::int64_t bytes, const std::string& device, StreamCommunicator* communicator, int rank);
+  /// directly. Ranks of equal `layout` have everything at the same offsets. Throws IoError where the GPU has less free,
+  /// before it takes any.
+  DeviceMemory(std::int64_t bytes, const std::string& device, StreamCommunicator* communicator, int rank,
+               std::int64_t layout);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;

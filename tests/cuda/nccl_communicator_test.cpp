@@ -197,8 +197,8 @@ TEST_CASE("memory is registered on all communicators, windows only where it is m
     const auto pairs = mine.split(mine.rank() < 2 ? 0 : -1, mine.rank()), world = mine.split(0, mine.rank());
     void* const own = mine.allocate(1 << 16);
     OnDevice<float> other(64);
-    mine.register_memory(own, mine.rank() == 2 ? 1 << 15 : 1 << 16);
-    mine.register_memory(other.data, 64 * 4);
+    mine.register_memory(own, mine.rank() == 2 ? 1 << 15 : 1 << 16, 0);
+    mine.register_memory(other.data, 64 * 4, 0);
     const auto stream = new_stream();
     mine.all_reduce(*world, DType::u8, own, 64, stream);
     cudaStreamSynchronize(stream);
@@ -228,6 +228,83 @@ TEST_CASE("when one rank gives up, the others come out of what they wait in, on 
   CHECK(failures[2] == "the disk is full");
   CHECK(contains(failures[1], "rank 2: the disk is full; this rank waits in barrier outside a program"));
   CHECK(contains(failures[0], "rank 2: the disk is full; this rank works outside a program"));
+}
+
+TEST_CASE("ranks whose memory is laid out differently share no symmetric window") {
+  Expectations expect;
+  expect_none(on_ranks(2, [&](StreamCommunicator& mine) {
+    const auto world = mine.split(0, mine.rank());
+    auto* const own = static_cast<std::byte*>(mine.allocate(1 << 16));
+    mine.register_memory(own, 1 << 16, /*layout=*/mine.rank());
+    const auto stream = new_stream();
+    mine.all_reduce(*world, DType::u8, own + 256 * mine.rank(), 64, stream);
+    expect(cudaStreamSynchronize(stream) == cudaSuccess);
+    mine.unregister_memory(own);
+    mine.release(own);
+    cudaStreamDestroy(stream);
+  }));
+}
+
+TEST_CASE("a registration that fails after it was accepted ends all ranks, which say how to do without windows") {
+  const auto registers = [](StreamCommunicator& mine) {
+    const auto world = mine.split(0, mine.rank());
+    void* const own = mine.allocate(1 << 16);
+    mine.register_memory(own, 1 << 16, 0);
+    const auto stream = new_stream();
+    mine.all_reduce(*world, DType::u8, own, 64, stream);
+    cudaStreamSynchronize(stream);
+    mine.unregister_memory(own);
+    mine.release(own);
+    cudaStreamDestroy(stream);
+  };
+  emulated::settings().windows_fail = true;
+  for (const std::string& failure : on_ranks(2, registers)) CHECK(contains(failure, "NCCL_WIN_ENABLE=0"));
+  ::setenv("NCCL_WIN_ENABLE", "0", 1);
+  expect_none(on_ranks(2, registers));
+  ::unsetenv("NCCL_WIN_ENABLE");
+  emulated::settings().windows_fail = false;
+}
+
+TEST_CASE("an abort ends what two communicators of one captured graph wait for, and the graph can be destroyed") {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto failures = on_ranks(2, [&](StreamCommunicator& mine) {
+    const auto first = mine.split(0, mine.rank()), second = mine.split(0, mine.rank());
+    if (mine.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      mine.abort("rank 1: the disk is full");
+      throw IoError("the disk is full");
+    }
+    const auto stream = new_stream(), beside = new_stream();
+    OnDevice<float> a(4, [](std::size_t) { return 1.0F; }), b(4, [](std::size_t) { return 1.0F; });
+    cudaEvent_t fork = nullptr, join = nullptr;
+    cudaEventCreateWithFlags(&fork, cudaEventDisableTiming);
+    cudaEventCreateWithFlags(&join, cudaEventDisableTiming);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    cudaEventRecord(fork, stream);
+    cudaStreamWaitEvent(beside, fork, 0);
+    mine.all_reduce(*first, DType::f32, a.data, 4, stream);
+    mine.all_reduce(*second, DType::f32, b.data, 4, beside);
+    cudaEventRecord(join, beside);
+    cudaStreamWaitEvent(stream, join, 0);
+    cudaStreamEndCapture(stream, &graph);
+    cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphLaunch(executable, stream);
+    std::string why;
+    try {
+      while (cudaStreamQuery(stream) == cudaErrorNotReady) mine.check();
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    cudaDeviceSynchronize();  // as the executor does before it lets go of its graphs
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+    throw IoError(why);
+  });
+  CHECK(failures[1] == "the disk is full");
+  CHECK(contains(failures[0], "rank 1: the disk is full"));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
 }
 
 TEST_CASE("a start or a split that a rank does not reach ends with what was waited in") {

@@ -19,7 +19,8 @@ struct Settings {
   int units = 132;
   std::int64_t memory = std::int64_t{1} << 34;  ///< bytes of each device
   const char* name = "NVIDIA H200";
-  int work_us = 0;  ///< that each piece of work on a stream takes at least
+  int work_us = 0;            ///< that each piece of work on a stream takes at least
+  bool windows_fail = false;  ///< NCCL's, after it has accepted their registration
 };
 Settings& settings();
 

@@ -1,20 +1,26 @@
 // NCCL between the threads of one process, each a rank with a device of its own. A collective is work on a stream that
 // is done when every member's stream has come to it; then one of them moves the data of all. What the documentation
 // leaves to the caller and the real library answers with a hang or garbage is an error here: members that come to
-// different collectives, messages of different sizes. Communicators that do not block answer ncclInProgress wherever
-// they may.
+// different collectives, messages of different sizes, symmetric windows of different sizes or used at different
+// offsets. Communicators that do not block answer ncclInProgress wherever they may. An abort returns when no graph
+// holds work of its communicator any more, without a limit, as the real one does; in a group, when that is so for all
+// of the group.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <nccl.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <tuple>
 #include <type_traits>
@@ -37,9 +43,15 @@ struct Collective {
   int root = 0;
   const void* send = nullptr;
   void* receive = nullptr;
+  std::ptrdiff_t send_offset = -1, receive_offset = -1;  // in a window of the communicator; -1: in none
 
   bool fits(const Collective& other) const {
     return kind == other.kind && count == other.count && dtype == other.dtype && root == other.root;
+  }
+  bool in_window() const { return send_offset >= 0 && receive_offset >= 0; }
+  bool lies_as(const Collective& other) const {
+    return !in_window() || !other.in_window() ||
+           (send_offset == other.send_offset && receive_offset == other.receive_offset);
   }
 };
 
@@ -70,6 +82,7 @@ struct World {
   std::map<std::uint64_t, Meeting> meetings;
   std::map<std::pair<int, int>, std::deque<Message>> mail;  // by sender and receiver
   std::map<std::uint64_t, Split> splits;
+  std::map<std::uint64_t, std::size_t> windows;  // bytes of each in turn
 };
 
 }  // namespace
@@ -80,10 +93,14 @@ struct ncclComm {
   int rank = -1;
   bool blocking = true;
   std::atomic<bool> aborted = false;
+  std::atomic<bool> failed = false;  // what was accepted did not come to an end: of no use any more
+  std::atomic<int> captured = 0;     // works of it that graphs hold
   std::uint64_t next = 0, splits = 0;
   std::shared_ptr<World> parent;  // whose split is under way
   std::uint64_t split = 0;
   int parent_rank = -1;
+  std::map<const std::byte*, std::size_t> windows;  // bytes by base
+  std::uint64_t windows_made = 0;
 };
 
 namespace {
@@ -97,6 +114,25 @@ ncclComm* new_communicator() {
   return communicators.emplace_back(std::make_unique<ncclComm>()).get();
 }
 thread_local int group_depth = 0;
+thread_local std::vector<ncclComm*> group_aborts;
+
+bool is(const char* variable, std::string_view value) {
+  const char* const set = std::getenv(variable);
+  return set != nullptr && set == value;
+}
+
+// What a graph holds of a communicator, as long as a copy of the captured work exists. Null outside of a capture.
+std::shared_ptr<void> hold(ncclComm* comm, cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess || status == cudaStreamCaptureStatusNone) return nullptr;
+  ++comm->captured;
+  return {comm, [](void* held) { --static_cast<ncclComm*>(held)->captured; }};
+}
+
+// As the real library does, without a limit.
+void wait_for_graphs(const ncclComm& comm) {
+  while (comm.captured > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
 
 struct Part {
   bool sends = false;
@@ -210,16 +246,37 @@ void perform(int size, std::vector<std::pair<int, Collective>>& all) {
 
 ncclResult_t answer(const ncclComm& comm) { return comm.blocking ? ncclSuccess : ncclInProgress; }
 
-ncclResult_t put(ncclComm* comm, const Collective& collective, cudaStream_t stream) {
+// Of `at` in a window of `comm`.
+std::ptrdiff_t window_offset(const ncclComm& comm, const void* at) {
+  const auto* const byte = static_cast<const std::byte*>(at);
+  for (const auto& [base, bytes] : comm.windows)
+    if (byte >= base && byte < base + bytes) return byte - base;
+  return -1;
+}
+
+// Where the operands lie in windows of `comm`. In place a rank's own piece is part of the whole, and lies where the
+// rank says: the whole has to lie alike.
+void place(const ncclComm& comm, Collective& one) {
+  one.send_offset = window_offset(comm, one.send);
+  one.receive_offset = window_offset(comm, one.receive);
+  const std::size_t before = static_cast<std::size_t>(comm.rank) * one.count * size_of(one.dtype);
+  const auto* const send = static_cast<const std::byte*>(one.send);
+  const auto* const receive = static_cast<const std::byte*>(one.receive);
+  if (one.kind == Kind::all_gather && send == receive + before) one.send_offset = one.receive_offset;
+  if (one.kind == Kind::reduce_scatter && receive == send + before) one.receive_offset = one.send_offset;
+}
+
+ncclResult_t put(ncclComm* comm, Collective collective, cudaStream_t stream) {
   if (comm->world == nullptr) throw emulated::Misuse("a collective on a communicator that is not ready");
-  if (comm->aborted) return ncclInvalidUsage;
+  if (comm->aborted || comm->failed) return ncclInvalidUsage;
+  place(*comm, collective);
   struct Turn {
     bool arrived = false;
     std::uint64_t number = 0;
   };
   const auto turn = std::make_shared<Turn>();
   const std::shared_ptr<World> world = comm->world;
-  const auto work = [comm, world, collective, turn] {
+  const auto work = [comm, world, collective, turn, held = hold(comm, stream)] {
     const std::lock_guard lock(world->mutex);
     if (comm->aborted) return true;
     if (!turn->arrived) {
@@ -229,6 +286,10 @@ ncclResult_t put(ncclComm* comm, const Collective& collective, cudaStream_t stre
       if (!meeting.arrived.empty() && !collective.fits(meeting.arrived.front().second))
         throw emulated::Misuse("rank " + std::to_string(comm->rank) + " of a communicator of " +
                                std::to_string(world->size) + " comes to another collective than rank " +
+                               std::to_string(meeting.arrived.front().first));
+      if (!meeting.arrived.empty() && !collective.lies_as(meeting.arrived.front().second))
+        throw emulated::Misuse("rank " + std::to_string(comm->rank) +
+                               " has the operands of a collective at other offsets of symmetric windows than rank " +
                                std::to_string(meeting.arrived.front().first));
       meeting.arrived.emplace_back(comm->rank, collective);
       if (static_cast<int>(meeting.arrived.size()) == world->size) {
@@ -256,7 +317,7 @@ void put(const Pending& pending) {
   const auto turn = std::make_shared<Turn>();
   ncclComm* const comm = pending.comm;
   const std::shared_ptr<World> world = comm->world;
-  const auto work = [comm, world, parts = pending.parts, turn] {
+  const auto work = [comm, world, parts = pending.parts, turn, held = hold(comm, pending.stream)] {
     const std::lock_guard lock(world->mutex);
     if (comm->aborted) return true;
     if (!turn->posted) {
@@ -303,7 +364,7 @@ void put(const Pending& pending) {
 
 ncclResult_t put_part(ncclComm* comm, cudaStream_t stream, const Part& part) {
   if (comm->world == nullptr) throw emulated::Misuse("a message on a communicator that is not ready");
-  if (comm->aborted) return ncclInvalidUsage;
+  if (comm->aborted || comm->failed) return ncclInvalidUsage;
   if (part.peer < 0 || part.peer >= comm->world->size) return ncclInvalidArgument;
   for (Pending& pending : group_parts)
     if (pending.comm == comm && pending.stream == stream) {
@@ -411,7 +472,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-  *error = ready(*comm) ? ncclSuccess : ncclInProgress;
+  *error = comm->failed ? ncclSystemError : ready(*comm) ? ncclSuccess : ncclInProgress;
   return ncclSuccess;
 }
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
@@ -429,9 +490,15 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
-  const std::lock_guard making(comm->making);
-  comm->aborted = true;
-  if (comm->world) const std::lock_guard lock(comm->world->mutex);  // whoever moves data has ended
+  {
+    const std::lock_guard making(comm->making);
+    comm->aborted = true;
+    if (comm->world) const std::lock_guard lock(comm->world->mutex);  // whoever moves data has ended
+  }
+  if (group_depth > 0)
+    group_aborts.push_back(comm);
+  else
+    wait_for_graphs(*comm);
   return ncclSuccess;
 }
 
@@ -444,11 +511,28 @@ ncclResult_t ncclCommRegister(const ncclComm_t, void* data, std::size_t, void** 
   return ncclSuccess;
 }
 ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
-ncclResult_t ncclCommWindowRegister(ncclComm_t, void* data, std::size_t, ncclWindow_t* window, int) {
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* data, std::size_t bytes, ncclWindow_t* window, int) {
+  *window = nullptr;
+  if (is("NCCL_WIN_ENABLE", "0")) return ncclSuccess;
+  if (emulated::settings().windows_fail) {
+    comm->failed = true;
+    return answer(*comm);
+  }
+  {
+    const std::lock_guard lock(comm->world->mutex);
+    const auto [first, is_first] = comm->world->windows.emplace(comm->windows_made++, bytes);
+    if (!is_first && first->second != bytes)
+      throw emulated::Misuse("a symmetric window of " + std::to_string(bytes) + " bytes on a rank, and of " +
+                             std::to_string(first->second) + " on another");
+  }
+  comm->windows[static_cast<const std::byte*>(data)] = bytes;
   *window = reinterpret_cast<ncclWindow_t>(data);
   return ncclSuccess;
 }
-ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) { return ncclSuccess; }
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  comm->windows.erase(reinterpret_cast<const std::byte*>(window));
+  return ncclSuccess;
+}
 
 ncclResult_t ncclGroupStart() {
   ++group_depth;
@@ -461,6 +545,7 @@ ncclResult_t ncclGroupEnd() {
     put(pending);
     if (!pending.comm->blocking) result = ncclInProgress;
   }
+  for (const ncclComm* comm : std::exchange(group_aborts, {})) wait_for_graphs(*comm);
   return result;
 }
 ncclResult_t ncclSend(const void* data, std::size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,

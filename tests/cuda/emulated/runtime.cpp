@@ -594,7 +594,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   }
   if (capture->broken) return fail(cudaErrorStreamCaptureInvalidated);
   if (joined.size() != capture->nodes.size()) return fail(cudaErrorStreamCaptureUnjoined);
-  *graph = new CUgraph_st{capture->nodes};
+  *graph = new CUgraph_st{std::exchange(capture->nodes, {})};  // events that were recorded in it hold nothing of it
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
