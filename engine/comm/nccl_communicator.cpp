@@ -6,10 +6,11 @@
 // ranks have reached it: so each takes at most an eighth of them (config.maxCTAs), and the three that a plan runs
 // beside each other leave most to computation, which ends by itself. And where the device runs them one after another
 // after all (streams share hardware queues), it does so in the order of issue, which engine/plan/verify/communication.h
-// proves to be free of deadlock. NCCL_LAUNCH_ORDER_IMPLICIT=1 makes NCCL keep that order always; it is left to whoever
-// starts the job, because it makes a collective wait for data that an earlier one on another stream waits for. Children
-// share nothing of their parents (config.splitShare=0): what shares resources is run one after another. (NCCL's user
-// guide: "Using multiple NCCL communicators concurrently", "Creating a communicator with options".)
+// proves to be free of deadlock. Branches of a captured graph have no such order of their own, so NCCL is told to keep
+// the order of issue between communicators (NCCL_LAUNCH_ORDER_IMPLICIT=1, unless the environment says otherwise): a
+// collective starts after the one issued before it has started. Children share nothing of their parents
+// (config.splitShare=0): what shares resources is run one after another. (NCCL's user guide: "Using multiple NCCL
+// communicators concurrently", "Creating a communicator with options".)
 //
 // After a loss ncclCommAbort makes the kernels in flight return, those of replayed graphs as well, and the streams run
 // empty. It returns when no graph holds work of its communicator any more, and a graph can be destroyed when all its
@@ -18,9 +19,11 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -301,6 +304,8 @@ class NcclCommunicator final : public StreamCommunicator {
     ncclUniqueId id;
     CHECK(place.id.size() == sizeof id, "an id of NCCL's has 128 bytes");
     std::memcpy(&id, place.id.data(), sizeof id);
+    static std::once_flag environment;  // of the process
+    std::call_once(environment, [] { ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0); });
     ncclConfig_t config = configuration("the world");
     calls_.make("ncclCommInitRankConfig", world_,
                 [&] { return ncclCommInitRankConfig(&world_, world_size_, id, rank_, &config); });

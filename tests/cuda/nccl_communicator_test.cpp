@@ -265,6 +265,48 @@ TEST_CASE("a registration that fails after it was accepted ends all ranks, which
   emulated::settings().windows_fail = false;
 }
 
+TEST_CASE("two communicators on two streams keep the order of issue, issued and captured") {
+  Expectations expect;
+  expect_none(on_ranks(2, [&](StreamCommunicator& mine) {
+    const auto first = mine.split(0, mine.rank()), second = mine.split(0, mine.rank());
+    const auto stream = new_stream(), beside = new_stream();
+    OnDevice<float> a(4, [](std::size_t) { return 1.0F; }), b(4, [](std::size_t) { return 1.0F; });
+    // The first one waits for the host: the one issued after it does not go ahead of it.
+    std::atomic<bool> open = false;
+    emulated::enqueue(
+        stream, [&] { return open.load(); }, "a wait for the host");
+    mine.all_reduce(*first, DType::f32, a.data, 4, stream);
+    mine.all_reduce(*second, DType::f32, b.data, 4, beside);
+    for (int turn = 0; turn < 100; ++turn) expect(cudaStreamQuery(beside) == cudaErrorNotReady);
+    open = true;
+    expect(cudaDeviceSynchronize() == cudaSuccess);
+
+    cudaEvent_t fork = nullptr, join = nullptr;
+    cudaEventCreateWithFlags(&fork, cudaEventDisableTiming);
+    cudaEventCreateWithFlags(&join, cudaEventDisableTiming);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    cudaEventRecord(fork, stream);
+    cudaStreamWaitEvent(beside, fork, 0);
+    mine.all_reduce(*first, DType::f32, a.data, 4, stream);
+    mine.all_reduce(*second, DType::f32, b.data, 4, beside);
+    cudaEventRecord(join, beside);
+    cudaStreamWaitEvent(stream, join, 0);
+    cudaStreamEndCapture(stream, &graph);
+    cudaGraphInstantiate(&executable, graph, 0);
+    for (int replay = 0; replay < 3; ++replay) cudaGraphLaunch(executable, stream);
+    expect(cudaDeviceSynchronize() == cudaSuccess);
+    expect(a.read()[0] == 16 && b.read()[0] == 16);
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+    cudaEventDestroy(fork);
+    cudaEventDestroy(join);
+    cudaStreamDestroy(beside);
+    cudaStreamDestroy(stream);
+  }));
+}
+
 TEST_CASE("an abort ends what two communicators of one captured graph wait for, and the graph can be destroyed") {
   const auto begin = std::chrono::steady_clock::now();
   const auto failures = on_ranks(2, [&](StreamCommunicator& mine) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace trainer::emulated {
@@ -34,5 +35,7 @@ Counts counts();
 /// Something on a stream: called again and again until it returns true. Libraries put their work there.
 using Work = std::function<bool()>;
 cudaError_t enqueue(cudaStream_t stream, Work work, const std::string& what);
+/// The capture that a stream is part of, or null.
+std::shared_ptr<const void> capture_of(cudaStream_t stream);
 
 }  // namespace trainer::emulated

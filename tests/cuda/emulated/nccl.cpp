@@ -2,9 +2,10 @@
 // is done when every member's stream has come to it; then one of them moves the data of all. What the documentation
 // leaves to the caller and the real library answers with a hang or garbage is an error here: members that come to
 // different collectives, messages of different sizes, symmetric windows of different sizes or used at different
-// offsets. Communicators that do not block answer ncclInProgress wherever they may. An abort returns when no graph
-// holds work of its communicator any more, without a limit, as the real one does; in a group, when that is so for all
-// of the group.
+// offsets, communicators of a device on several streams without NCCL_LAUNCH_ORDER_IMPLICIT=1. With it, work begins on a
+// device in the order of issue, whatever its stream, in a graph in the order of capture. Communicators that do not
+// block answer ncclInProgress wherever they may. An abort returns when no graph holds work of its communicator any
+// more, without a limit, as the real one does; in a group, when that is so for all of the group.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <nccl.h>
@@ -123,10 +124,45 @@ bool is(const char* variable, std::string_view value) {
 
 // What a graph holds of a communicator, as long as a copy of the captured work exists. Null outside of a capture.
 std::shared_ptr<void> hold(ncclComm* comm, cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess || status == cudaStreamCaptureStatusNone) return nullptr;
+  if (emulated::capture_of(stream) == nullptr) return nullptr;
   ++comm->captured;
   return {comm, [](void* held) { --static_cast<ncclComm*>(held)->captured; }};
+}
+
+// The place of a piece of work in the order of issue: it begins for the n-th time after the one before it has.
+class Launch {
+ public:
+  explicit Launch(std::shared_ptr<Launch> before) : before_(std::move(before)) {}
+  bool may_begin() const { return !before_ || before_->begun_ > begun_; }
+  void begin(bool again) {
+    ++begun_;
+    if (!again) before_ = nullptr;
+  }
+
+ private:
+  std::atomic<std::uint64_t> begun_ = 0;
+  std::shared_ptr<Launch> before_;
+};
+
+// Of a rank's thread, and so of its device.
+struct Launches {
+  std::shared_ptr<Launch> live, captured;
+  std::weak_ptr<const void> capture;
+  const ncclComm* comm = nullptr;  // of the last
+  cudaStream_t stream = nullptr;
+};
+thread_local Launches launches;
+
+std::shared_ptr<Launch> next_launch(const ncclComm* comm, cudaStream_t stream) {
+  Launches& own = launches;
+  if (own.comm != nullptr && own.comm != comm && own.stream != stream && !is("NCCL_LAUNCH_ORDER_IMPLICIT", "1"))
+    throw emulated::Misuse("two communicators of a device on two streams, and nothing gives their work an order");
+  own.comm = comm, own.stream = stream;
+  const std::shared_ptr<const void> capture = emulated::capture_of(stream);
+  if (capture == nullptr) return own.live = std::make_shared<Launch>(own.live);
+  const bool first = own.capture.lock() != capture;
+  own.capture = capture;
+  return own.captured = std::make_shared<Launch>(first ? nullptr : own.captured);
 }
 
 // As the real library does, without a limit.
@@ -276,10 +312,12 @@ ncclResult_t put(ncclComm* comm, Collective collective, cudaStream_t stream) {
   };
   const auto turn = std::make_shared<Turn>();
   const std::shared_ptr<World> world = comm->world;
-  const auto work = [comm, world, collective, turn, held = hold(comm, stream)] {
+  const auto work = [comm, world, collective, turn, held = hold(comm, stream), launch = next_launch(comm, stream)] {
     const std::lock_guard lock(world->mutex);
-    if (comm->aborted) return true;
+    if (comm->aborted) return launch->begin(held != nullptr), true;
     if (!turn->arrived) {
+      if (!launch->may_begin()) return false;
+      launch->begin(held != nullptr);
       turn->arrived = true;
       turn->number = comm->next++;
       Meeting& meeting = world->meetings[turn->number];
@@ -317,10 +355,13 @@ void put(const Pending& pending) {
   const auto turn = std::make_shared<Turn>();
   ncclComm* const comm = pending.comm;
   const std::shared_ptr<World> world = comm->world;
-  const auto work = [comm, world, parts = pending.parts, turn, held = hold(comm, pending.stream)] {
+  const auto work = [comm, world, parts = pending.parts, turn, held = hold(comm, pending.stream),
+                     launch = next_launch(comm, pending.stream)] {
     const std::lock_guard lock(world->mutex);
-    if (comm->aborted) return true;
+    if (comm->aborted) return launch->begin(held != nullptr), true;
     if (!turn->posted) {
+      if (!launch->may_begin()) return false;
+      launch->begin(held != nullptr);
       turn->posted = true;
       turn->received.assign(parts.size(), false);
       turn->taken.clear();

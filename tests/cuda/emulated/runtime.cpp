@@ -280,6 +280,8 @@ cudaError_t enqueue(cudaStream_t stream, Work work, const std::string& what) {
   return put(stream, {std::move(work), what});
 }
 
+std::shared_ptr<const void> capture_of(cudaStream_t stream) { return stream == nullptr ? nullptr : stream->capture; }
+
 cudaError_t enqueue_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> thread) {
   const dim3 blocks = config.gridDim, threads = config.blockDim;
   const std::size_t per_block = std::size_t{threads.x} * threads.y * threads.z;
