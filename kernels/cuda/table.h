@@ -2,6 +2,7 @@
 // is in target.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -27,9 +28,10 @@ struct Fault {
 
 /// A device as kernels are prepared for it. Prepared kernels point into it.
 struct Context {
-  int device = 0;      ///< its ordinal
-  int capability = 0;  ///< 90 for 9.0
-  int units = 0;       ///< streaming multiprocessors
+  int device = 0;                ///< its ordinal
+  int capability = 0;            ///< 90 for 9.0
+  int units = 0;                 ///< streaming multiprocessors
+  std::size_t shared_bytes = 0;  ///< that a block may have
   Fault* fault = nullptr;
   cublasLtContext* products = nullptr;
   cudnnContext* cudnn = nullptr;  ///< null: this build has no cuDNN, or TRAINER_CUDNN is 0

@@ -169,6 +169,14 @@ TEST_CASE("launches beyond a GPU's limits are refused") {
   CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(&twice), cudaFuncAttributeMaxDynamicSharedMemorySize,
                              100 * 1024) == cudaSuccess);
   CHECK(launch(stream, 1, 1, 100 * 1024, twice, x) == cudaSuccess);
+  for (const auto& [capability, most] : {std::pair{80, 163}, {89, 99}, {90, 227}}) {
+    emulated::settings().capability = capability;
+    CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(&twice), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               most * 1024 + 1) == cudaErrorInvalidValue);
+    CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(&twice), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               most * 1024) == cudaSuccess);
+  }
+  emulated::settings().capability = 90;
   CHECK_THROWS_AS(launch(nullptr, 1, 1, 0, twice, x), Misuse);
 }
 

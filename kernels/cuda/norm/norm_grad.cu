@@ -3,9 +3,9 @@
 //
 // Blocks stay for many rows and sum dweight and dbias of their rows in registers; a second pass joins the blocks' sums
 // in order (column_sums.cuh). A row is that of a group of threads, one to four vectors for each; several groups make a
-// block. Rows to come are copied into shared memory three deep (long ones two), so that 64 KB of a multiprocessor are
-// on their way without costing registers. Where the parameters are frozen (`weight: false`) nothing is summed over
-// rows, and there is no second pass.
+// block. Rows to come are copied into shared memory three deep (long ones two; one less where the device has too little
+// for that), so that 64 KB of a multiprocessor are on their way without costing registers. Where the parameters are
+// frozen (`weight: false`) nothing is summed over rows, and there is no second pass.
 #include <algorithm>
 
 #include "engine/core/op_record.h"
@@ -18,8 +18,9 @@ namespace {
 
 constexpr int kMostThreads = 512, kMostWarps = kMostThreads / kWarp, kAnyThreads = 256;
 
-/// How deep rows are copied, and whether their residual is: within the 163 KB of a block that every device has.
-constexpr int stages_of(int vecs) { return vecs == 4 ? 2 : 3; }
+/// How deep rows are copied at most, and whether their residual is: 144 KB of a block, of which some devices have 99.
+/// One stage less always fits.
+constexpr int most_stages(int vecs) { return vecs == 4 ? 2 : 3; }
 constexpr bool copies_residual(int vecs) { return vecs < 4; }
 
 template <typename T>
@@ -38,6 +39,7 @@ struct NormGrad {
 struct Sums {
   float g, gn;  // of dy · weight, and of that times n
 };
+using Between = Sums[2][kMostWarps];  // what group_sums needs
 
 __device__ __forceinline__ Sums warp_sums(Sums s) { return {warp_sum(s.g), warp_sum(s.gn)}; }
 
@@ -80,16 +82,17 @@ __device__ __forceinline__ void put_part(const float (&value)[Vecs][N], float* h
   }
 }
 
-template <typename T, int Vecs, bool Frozen>
+template <typename T, int Vecs, int kStages, bool Frozen>
 __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(const NormGrad<T> a) {
-  constexpr int kN = kVector<T>, kStages = stages_of(Vecs);
+  constexpr int kN = kVector<T>;
   using Vector = Packed<T, kN>;
-  __shared__ Sums between[2][kMostWarps];
+  Between& between = *dynamic_shared<Between>();
+  char* const after = dynamic_shared<char>() + sizeof(Between);
   const int threads = blockDim.x, group = threadIdx.x / a.row_threads, rank = threadIdx.x % a.row_threads,
             groups = threads / a.row_threads;
   const int vectors = a.dim / kN, streams = copies_residual(Vecs) && a.residual != nullptr ? 3 : 2;
   const float scale = 1.0F / static_cast<float>(a.dim);
-  Vector* const ring = dynamic_shared<Vector>();  // [kStages, streams, Vecs, threads]
+  Vector* const ring = reinterpret_cast<Vector*>(after);  // [kStages, streams, Vecs, threads]
   const auto slot = [&](int stage, int stream, int k) {
     return ring + ((stage * streams + stream) * Vecs + k) * threads + threadIdx.x;
   };
@@ -173,14 +176,15 @@ __global__ void __launch_bounds__(kMostThreads, Vecs == 1 ? 2 : 1) norm_grad(con
   wait_for_copies<0>();
   if constexpr (Frozen) return;
   float* const part = a.partials + static_cast<std::int64_t>(blockIdx.x) * (a.bias ? 2 : 1) * a.dim;
-  put_part(dweight, dynamic_shared<float>(), part, a.dim, a.row_threads);
-  if (a.bias) put_part(dbias, dynamic_shared<float>(), part + a.dim, a.dim, a.row_threads);
+  float* const held = reinterpret_cast<float*>(after);
+  put_part(dweight, held, part, a.dim, a.row_threads);
+  if (a.bias) put_part(dbias, held, part + a.dim, a.dim, a.row_threads);
 }
 
 // Rows of any length, a block for each, element by element; a thread has its columns' sums in its block's part.
 template <typename T>
 __global__ void __launch_bounds__(kAnyThreads) norm_grad_any(const NormGrad<T> a) {
-  __shared__ Sums between[2][kMostWarps];
+  __shared__ Between between;
   const float scale = 1.0F / static_cast<float>(a.dim);
   const bool frozen = a.partials == nullptr;
   float* const part = frozen ? nullptr : a.partials + static_cast<std::int64_t>(blockIdx.x) * (a.bias ? 2 : 1) * a.dim;
@@ -226,11 +230,12 @@ struct Size {
 struct Launch {
   Grid grid;
   int row_threads = 0, vecs = 0;  // 0: rows of any length
+  int stages = 0;
 };
 
 template <typename T>
-Launch launch_of(const Size& shape, bool residual, int units) {
-  const int vectors = shape.dim / kVector<T>;
+Launch launch_of(const Size& shape, bool residual, const Context& context) {
+  const int vectors = shape.dim / kVector<T>, units = context.units;
   const int vecs = vectors <= kMostThreads ? 1 : vectors <= 2 * kMostThreads ? 2 : 4;
   const auto blocks = [&](std::int64_t most, std::int64_t groups) {
     return static_cast<unsigned>(std::clamp<std::int64_t>((shape.rows + groups - 1) / groups, 1, most));
@@ -240,23 +245,34 @@ Launch launch_of(const Size& shape, bool residual, int units) {
   const int row_threads = ((vectors + vecs - 1) / vecs + kWarp - 1) / kWarp * kWarp,
             groups = kMostThreads / row_threads;
   const int threads = groups * row_threads;
-  const std::size_t ring =
-      std::size_t{16} *
-      static_cast<std::size_t>(stages_of(vecs) * (residual && copies_residual(vecs) ? 3 : 2) * vecs * threads);
   const std::size_t held = sizeof(float) * static_cast<std::size_t>(groups * shape.dim);
+  const auto bytes_with = [&](int stages) {
+    const int streams = residual && copies_residual(vecs) ? 3 : 2;
+    return sizeof(Between) +
+           std::max(std::size_t{16} * static_cast<std::size_t>(stages * streams * vecs * threads), held);
+  };
+  int stages = most_stages(vecs);
+  if (bytes_with(stages) > context.shared_bytes) --stages;
   return {.grid = {.blocks = blocks(vecs == 1 ? 2 * units : units, groups),
                    .threads = static_cast<unsigned>(threads),
-                   .shared_bytes = std::max(ring, held)},
+                   .shared_bytes = bytes_with(stages)},
           .row_threads = row_threads,
-          .vecs = vecs};
+          .vecs = vecs,
+          .stages = stages};
+}
+
+template <typename T, int Vecs, bool Frozen>
+auto with_stages(int stages) {
+  constexpr int kMost = most_stages(Vecs);
+  return stages == kMost ? norm_grad<T, Vecs, kMost, Frozen> : norm_grad<T, Vecs, kMost - 1, Frozen>;
 }
 
 template <typename T, bool Frozen>
-auto kernel_of(int vecs) {
-  return vecs == 0   ? norm_grad_any<T>
-         : vecs == 1 ? norm_grad<T, 1, Frozen>
-         : vecs == 2 ? norm_grad<T, 2, Frozen>
-                     : norm_grad<T, 4, Frozen>;
+auto kernel_of(const Launch& how) {
+  return how.vecs == 0   ? norm_grad_any<T>
+         : how.vecs == 1 ? with_stages<T, 1, Frozen>(how.stages)
+         : how.vecs == 2 ? with_stages<T, 2, Frozen>(how.stages)
+                         : with_stages<T, 4, Frozen>(how.stages);
 }
 
 /// What is asked for in addition to dx.
@@ -265,9 +281,10 @@ struct Wanted {
 };
 
 template <typename T, typename R>
-Prepared gradient_of(const Size& shape, const Places& at, bool residual, bool centred, Wanted wanted, int units) {
-  const Launch how = launch_of<T>(shape, residual, units);
-  const auto kernel = wanted.weight ? kernel_of<T, false>(how.vecs) : kernel_of<T, true>(how.vecs);
+Prepared gradient_of(const Size& shape, const Places& at, bool residual, bool centred, Wanted wanted,
+                     const Context& context) {
+  const Launch how = launch_of<T>(shape, residual, context);
+  const auto kernel = wanted.weight ? kernel_of<T, false>(how) : kernel_of<T, true>(how);
   const bool bias = wanted.bias;
   allow_shared(kernel, how.grid.shared_bytes);
   return make_kernel([=](const Call& call) {
@@ -317,7 +334,7 @@ Prepared prepare_gradient(const Signature& signature, const Context& context, bo
     expect_operand(signature, i, reduce, shape.dim);
   return with_type(expect_compute_dtype(signature, 1), [&]<typename T>(T) {
     return with_reduce_type(
-        reduce, [&]<typename R>(R) { return gradient_of<T, R>(shape, at, residual, centred, wanted, context.units); });
+        reduce, [&]<typename R>(R) { return gradient_of<T, R>(shape, at, residual, centred, wanted, context); });
   });
 }
 

@@ -23,6 +23,15 @@ void check(cudaError_t status, const char* call, const char* file, int line) {
                 ", " + path.substr(tree == 0 ? 0 : tree - 1) + ":" + std::to_string(line) + ")");
 }
 
+void refuse_shared(std::size_t bytes) {
+  int device = 0, most = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  if (bytes > static_cast<std::size_t>(most))
+    throw IoError("a kernel takes " + std::to_string(bytes) +
+                  " bytes of shared memory for each block, and this GPU has " + std::to_string(most));
+}
+
 DType expect_compute_dtype(const Signature& signature, int operand) {
   const DType dtype = signature.operands[static_cast<std::size_t>(operand)].dtype;
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)
@@ -45,6 +54,7 @@ Device::Device(int ordinal) {
   context_.device = ordinal;
   context_.capability = properties.major * 10 + properties.minor;
   context_.units = properties.multiProcessorCount;
+  context_.shared_bytes = properties.sharedMemPerBlockOptin;
   void* fault = nullptr;
   check(cudaHostAlloc(&fault, sizeof(Fault), cudaHostAllocMapped), "cudaHostAlloc");
   context_.fault = new (fault) Fault;

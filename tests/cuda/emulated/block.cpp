@@ -112,6 +112,12 @@ Block& Block::current() {
   return *current_block;
 }
 
+bool Block::fixed_shared() {
+  if (current().shared_bytes_ > 48 * 1024)
+    throw Misuse("a kernel with shared memory of a fixed size is launched with more than 48 KiB of it besides");
+  return true;
+}
+
 unsigned Block::lane() const { return running_->linear % kLanes; }
 
 void Block::make_fibers(std::size_t count) {
@@ -138,6 +144,7 @@ void Block::run(Index at, Index block_threads, Index grid_blocks, std::size_t sh
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(shared_memory_.get());
   shared_ = shared_memory_.get() + (128 - address % 128) % 128;
   std::memset(shared_, 0xFF, shared_bytes);
+  shared_bytes_ = shared_bytes;
 
   order_.clear();
   for (std::size_t i = 0; i < count_; ++i) {

@@ -36,6 +36,9 @@ class Block {
   Index thread, block;    ///< of the fiber that runs
   Index threads, blocks;  ///< blockDim, gridDim
   std::byte* shared() { return shared_; }
+  /// Of the kernel that the calling fiber runs, where it has shared memory of a fixed size: beside more than 48 KiB
+  /// whose size the launch gives, the two would have to be added up, and no kernel here does that.
+  static bool fixed_shared();
 
   /// Runs `body` in every thread of a block. `order`: a seed; 0 is ascending, 1 descending, others shuffle anew at
   /// every turn.
@@ -82,6 +85,7 @@ class Block {
   std::exception_ptr failure_;
   std::unique_ptr<std::byte[]> shared_memory_;
   std::byte* shared_ = nullptr;
+  std::size_t shared_bytes_ = 0;
 
   int barrier_sum_ = 0, barrier_result_ = 0;
   std::size_t barrier_arrived_ = 0;

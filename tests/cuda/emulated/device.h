@@ -16,7 +16,11 @@
 
 // A block's threads run on one host thread, and a block after the other.
 #undef __shared__
-#define __shared__ static thread_local
+#define TRAINER_JOIN_(a, b) a##b
+#define TRAINER_JOIN(a, b) TRAINER_JOIN_(a, b)
+#define __shared__                                                                                                   \
+  [[maybe_unused]] const bool TRAINER_JOIN(fixed_shared_, __COUNTER__) = ::trainer::emulated::Block::fixed_shared(); \
+  static thread_local
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 #undef __forceinline__

@@ -115,6 +115,28 @@ cudaError_t fail(cudaError_t error) {
   return error;
 }
 
+// Bytes of shared memory that a block may ask for (CUDA C++ Programming Guide, technical specifications by compute
+// capability).
+std::size_t shared_limit() {
+  const int capability = emulated::settings().capability;
+  switch (capability) {
+    case 80:
+    case 87:
+      return 163 * 1024;
+    case 86:
+    case 89:
+    case 120:
+    case 121:
+      return 99 * 1024;
+    case 90:
+    case 100:
+    case 103:
+      return 227 * 1024;
+    default:
+      throw emulated::Misuse("no GPU of compute capability " + std::to_string(capability) + " is described here");
+  }
+}
+
 // Of the exact size, so that the address sanitizer sees a byte too many.
 void* aligned(std::size_t bytes) {
   void* at = nullptr;
@@ -329,7 +351,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   properties->minor = emulated::settings().capability % 10;
   properties->multiProcessorCount = emulated::settings().units;
   properties->totalGlobalMem = static_cast<std::size_t>(emulated::settings().memory);
-  properties->sharedMemPerBlockOptin = 227 * 1024;
+  properties->sharedMemPerBlockOptin = shared_limit();
   properties->warpSize = 32;
   return cudaSuccess;
 }
@@ -345,7 +367,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = emulated::settings().capability % 10;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 227 * 1024;
+      *value = static_cast<int>(shared_limit());
       return cudaSuccess;
     default:
       return fail(cudaErrorNotSupported);
@@ -389,7 +411,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-  if (value > 227 * 1024) return fail(cudaErrorInvalidValue);
+  if (value < 0 || static_cast<std::size_t>(value) > shared_limit()) return fail(cudaErrorInvalidValue);
   const std::lock_guard lock(global);
   shared_allowed[function] = value;
   return cudaSuccess;

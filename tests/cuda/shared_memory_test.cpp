@@ -1,0 +1,103 @@
+// Kernels within the shared memory of each kind of GPU: of 8.6 and 8.9 a block has 99 KiB, of 8.0 163, of 9.0 and 10.0
+// 227.
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/core/error.h"
+#include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/target.h"
+#include "tests/cuda/emulated/block.h"
+#include "tests/cuda/emulated/emulated.h"
+#include "tests/temporary.h"
+
+#undef CHECK  // the program's; the rest is doctest's
+#include <doctest/doctest.h>
+
+using namespace trainer;
+using namespace trainer::kernels::cuda;
+using trainer::tests::contains;
+
+namespace {
+
+class OfCapability {
+ public:
+  explicit OfCapability(int capability) { emulated::settings().capability = capability; }
+  ~OfCapability() { emulated::settings().capability = 90; }
+};
+
+/// The bytes of all operands after one run of `s` on a GPU of `capability`, on operands of the same random numbers.
+std::vector<std::byte> run_on(int capability, const Signature& s) {
+  const OfCapability scope(capability);
+  Device device(0);
+  const Context& context = device.context();
+  std::vector<void*> operands;
+  std::minstd_rand random(7);
+  for (const TensorDesc& tensor : s.operands) {
+    std::vector<std::uint16_t> words(static_cast<std::size_t>(tensor.bytes()) / 2);
+    // 0.1 to 1 as bf16, and two of them as f32.
+    for (std::uint16_t& word : words) word = static_cast<std::uint16_t>(0x3DCCu + random() % 0x1B0u);
+    check(cudaMalloc(&operands.emplace_back(), words.size() * 2), "cudaMalloc");
+    check(cudaMemcpy(operands.back(), words.data(), words.size() * 2, cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+  void* workspace = nullptr;
+  check(cudaMalloc(&workspace, static_cast<std::size_t>(CudaTarget(capability, context.units).workspace_bytes(s))),
+        "cudaMalloc");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  const std::unique_ptr<kernels::Kernel> kernel = prepare(s, context);
+  kernel->run({.operands = operands, .workspace = workspace, .stream = stream});
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  std::vector<std::byte> all;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const auto size = static_cast<std::size_t>(s.operands[i].bytes());
+    all.resize(all.size() + size);
+    check(cudaMemcpy(all.data() + all.size() - size, operands[i], size, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    cudaFree(operands[i]);
+  }
+  cudaFree(workspace);
+  return all;
+}
+
+Signature norm_grad_of(DType c, std::int64_t dim) {
+  const TensorDesc rows{c, {5, dim}}, stat{DType::f32, {5}}, gradient{DType::f32, {dim}};
+  return {Op::layer_norm_grad,
+          {{"bias", true}, {"residual", true}, {"weight", true}, {"accumulate", false}},
+          {rows, rows, {c, {dim}}, stat, stat, rows, rows, gradient, gradient}};
+}
+
+Signature attention_grad_of(DType c, std::int64_t head_dim) {
+  const TensorDesc rows{c, {1, 40, head_dim}};
+  return {Op::attention_grad,
+          {{"heads", std::int64_t{1}}, {"kv_heads", std::int64_t{1}}, {"packed", false}, {"causal", true}},
+          {rows, rows, rows, rows, rows, {DType::f32, {1, 1, 40}}, rows, rows, rows}};
+}
+
+}  // namespace
+
+TEST_CASE("gradients of norms keep within the shared memory of every kind of GPU, and are the same to the bit") {
+  for (const DType c : {DType::bf16, DType::f32})
+    for (const std::int64_t dim : {1024, 5120, 8192, 12288}) {
+      const Signature s = norm_grad_of(c, dim);
+      CAPTURE(kernels::describe(s));
+      const std::vector<std::byte> expected = run_on(90, s);
+      for (const int capability : {80, 86, 89, 100}) CHECK(run_on(capability, s) == expected);
+    }
+}
+
+TEST_CASE("a kernel that takes more shared memory than a GPU has is refused with both numbers") {
+  CHECK(run_on(89, attention_grad_of(DType::bf16, 256)) == run_on(90, attention_grad_of(DType::bf16, 256)));
+  run_on(90, attention_grad_of(DType::f32, 256));
+  std::string why;
+  try {
+    run_on(89, attention_grad_of(DType::f32, 256));
+  } catch (const IoError& error) {
+    why = error.what();
+  }
+  CHECK(contains(why, "bytes of shared memory for each block, and this GPU has 101376"));
+}
