@@ -18,6 +18,7 @@
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/norm/batch_norm.h"
 #include "kernels/cuda/optimizer/muon.h"
+#include "kernels/cuda/reduction/column_cut.h"
 #include "kernels/linear.h"
 #include "kernels/quantized_sizes.h"
 
@@ -30,8 +31,7 @@ constexpr std::int64_t kF32 = 4, kF64 = 8;
 /// Room for what cuDNN's fused attention asks for: plans of cuDNN 9.19 need 0 or 256 bytes, whatever the sizes.
 constexpr std::int64_t kFusedAttention = kMiB;
 
-/// Sums over rows that leave a kernel by columns: two blocks a multiprocessor each sum their rows, and a second pass
-/// joins them in order.
+/// Of gradients of norms: two blocks a multiprocessor each sum their rows, and a second pass joins them in order.
 std::int64_t partial_columns(std::int64_t rows, std::int64_t columns, int units) {
   return std::min<std::int64_t>(2 * units, rows) * columns * kF32;
 }
@@ -47,7 +47,8 @@ std::int64_t rows_of(const TensorDesc& tensor) {
 /// is rounded apart stands before them in f32.
 std::int64_t grad_weight_workspace(const Signature& s, int capability, int units) {
   const TensorDesc& dy = s.operands[LinearGradWeightOperands::dy];
-  const std::int64_t bias = flag(s, "bias") ? partial_columns(rows_of(dy), dy.shape[-1], units) : 0;
+  const std::int64_t bias =
+      flag(s, "bias") ? ColumnCut(dy.dtype, rows_of(dy), dy.shape[-1], units).workspace_bytes() : 0;
   const std::int64_t apart =
       rounds_apart(s) ? aligned(s.operands[LinearGradWeightOperands::dweight].elements() * kF32) : 0;
   return apart + std::max(product_workspace(capability), bias);
@@ -103,7 +104,13 @@ std::int64_t batch_norm_sums_workspace(const Signature& s, std::size_t x, int un
 /// Of planes one block makes each sum whole.
 std::int64_t bias_grad_workspace(const Signature& s, int units) {
   const BiasGradSizes z = bias_grad_sizes(s);
-  return z.inner == 1 ? partial_columns(z.rows, z.columns, units) : 0;
+  return z.inner == 1 ? ColumnCut(s.operands[0].dtype, z.rows, z.columns, units).workspace_bytes() : 0;
+}
+
+std::int64_t sum_leading_workspace(const Signature& s, int units) {
+  const std::int64_t columns = s.operands[1].elements();
+  return ColumnCut(s.operands[0].dtype, s.operands[0].elements() / std::max<std::int64_t>(1, columns), columns, units)
+      .workspace_bytes();
 }
 
 const TensorDesc& targets_of(const Signature& s) { return s.operands[s.op == Op::cross_entropy_gathered ? 2 : 1]; }
@@ -189,8 +196,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::batch_norm_grad:
       return 4 * s.operands[0].shape[1] * kF32;
     case Op::sum_leading:
-      return partial_columns(s.operands[0].elements() / std::max<std::int64_t>(1, s.operands[1].elements()),
-                             s.operands[1].elements(), units);
+      return sum_leading_workspace(s, units);
     case Op::bias_grad:
       return bias_grad_workspace(s, units);
     case Op::embedding_grad:

@@ -322,6 +322,18 @@ TEST_CASE(
   CHECK(kernels::cuda::CudaTarget(90, 132).preferred_layout(linear, 1) == Layout::row_major);
 }
 
+TEST_CASE("sums of columns keep the sums of the parts that their kernel makes, and one part keeps none") {
+  const auto bytes = [](std::int64_t rows, std::int64_t columns) {
+    const Signature s{Op::sum_leading, {}, {{DType::bf16, {rows, columns}}, {DType::bf16, {columns}}}};
+    return kernels::cuda::CudaTarget(90, 132).workspace_bytes(s);
+  };
+  CHECK(bytes(64, 1024 * 768) == 0);           // 3072 blocks of columns are more than four a multiprocessor
+  CHECK(bytes(65536, 768) == 176 * 768 * 4);   // 3 of them, so 528 / 3 parts
+  CHECK(bytes(65536, 7) == 264 * 7 * 4 + 32);  // two parts a multiprocessor, and whole cache lines
+  CHECK(bytes(33, 7) == 2 * 7 * 4 + 8);        // no part of fewer than 32 rows
+  CHECK(bytes(32, 7) == 0);
+}
+
 TEST_CASE(
     "attention keeps turned queries and keys, a number a row for the gradient, and room for cuDNN where it may run") {
   const std::int64_t batch = 2, seq = 200, heads = 8;

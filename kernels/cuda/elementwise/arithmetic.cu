@@ -166,7 +166,7 @@ Prepared prepare_sum_leading(const Signature& signature, const Context& context)
   expect_last_dims(signature, x.shape, y.shape);
   const std::int64_t columns = y.elements(), rows = columns == 0 ? 0 : x.elements() / columns;
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
-    const ColumnCut cut = ColumnCut::of<T>(rows, columns, context.units);
+    const ColumnCut cut(x.dtype, rows, columns, context.units);
     return make_kernel([cut](const Call& call) {
       launch_column_sums(call, cut, operand<T>(call, 0), operand<T>(call, 1), static_cast<float*>(call.workspace),
                          false);
@@ -183,7 +183,7 @@ Prepared prepare_bias_grad(const Signature& signature, const Context& context) {
   const DType reduce = expect_reduce_dtype(signature, 1);
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
     return with_reduce_type(reduce, [&]<typename R>(R) -> Prepared {
-      const ColumnCut cut = ColumnCut::of<T>(z.rows, z.columns, context.units);
+      const ColumnCut cut(signature.operands[0].dtype, z.rows, z.columns, context.units);
       return make_kernel([z, cut, accumulate](const Call& call) {
         const T* dy = operand<T>(call, 0);
         R* dbias = operand<R>(call, 1);

@@ -237,7 +237,7 @@ class GradWeight final : public Kernel {
       // The library overwrites the sums: those to be added come by way of the end of the product's workspace.
       ProductSpec with_sums = spec;
       with_sums.epilogue = Epilogue::left_sums;
-      if (accumulate_) with_sums.workspace_bytes -= padded_to_64(sums_.columns * size_of(r_));
+      if (accumulate_) with_sums.workspace_bytes -= padded_to_64(sums_.cut.columns * size_of(r_));
       aside_ = with_sums.workspace_bytes;
       if (aside_ > 0) product_ = Product::make(with_sums, context);
       has_sums_ = product_ != nullptr;
@@ -265,7 +265,7 @@ class GradWeight final : public Kernel {
     if (!has_sums_)
       sums_.run(call, dy, dbias, reinterpret_cast<float*>(workspace));
     else if (accumulate_)
-      round_to(call, static_cast<const float*>(summed), r_, dbias, sums_.columns, true);
+      round_to(call, static_cast<const float*>(summed), r_, dbias, sums_.cut.columns, true);
   }
 
  private:

@@ -40,11 +40,10 @@ void round_to(const Call& call, const float* from, DType r, void* to, std::int64
 }
 
 ColumnSums::ColumnSums(DType c, DType r, std::int64_t rows, std::int64_t columns, bool accumulate, int units)
-    : c(c), r(r), rows(rows), columns(columns), accumulate(accumulate), units(units) {}
+    : c(c), r(r), accumulate(accumulate), cut(c, rows, columns, units) {}
 
 void ColumnSums::run(const Call& call, const void* x, void* sums, float* workspace) const {
   with_type(c, [&]<typename T>(T) {
-    const ColumnCut cut = ColumnCut::of<T>(rows, columns, units);
     with_reduce_type(r, [&]<typename R>(R) {
       launch_column_sums(call, cut, static_cast<const T*>(x), static_cast<R*>(sums), workspace, accumulate);
     });

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/core/dtype.h"
+#include "kernels/cuda/reduction/column_cut.h"
 #include "kernels/kernel.h"
 
 namespace trainer::kernels::cuda {
@@ -18,12 +19,11 @@ void round_to(const Call& call, const float* from, DType r, void* to, std::int64
 /// first, whose sums stand in the workspace, then the parts in order.
 struct ColumnSums {
   DType c = DType::f32, r = DType::f32;
-  std::int64_t rows = 0, columns = 0;
   bool accumulate = false;
-  int units = 1;  ///< multiprocessors
+  ColumnCut cut;
 
   ColumnSums(DType c, DType r, std::int64_t rows, std::int64_t columns, bool accumulate, int units);
-  /// Within the workspace that partial_columns (target.cpp) states.
+  /// `workspace`: cut.workspace_bytes().
   void run(const Call& call, const void* x, void* sums, float* workspace) const;
 };
 

@@ -3,13 +3,12 @@
 // x is read once; the parts are at most two a multiprocessor, f32 [parts, columns], and stay in the L2 cache.
 #pragma once
 
-#include <algorithm>
-
+#include "kernels/cuda/reduction/column_cut.h"
 #include "kernels/cuda/runtime/device.cuh"
 
 namespace trainer::kernels::cuda {
 
-inline constexpr int kSlices = 8;  // warps of a block, which share out rows
+inline constexpr int kSlices = ColumnCut::kSlices;
 inline constexpr int kSumThreads = kSlices * kWarp;
 
 /// The sum of `value` over the slices (warps) of a block, in order; in the first warp alone. `shared` is [kSlices · 32
@@ -89,22 +88,6 @@ void launch_join(const Call& call, const float* partials, R* y, R* second, int p
   const Grid grid{.blocks = dim3(blocks_for(columns, kWarp), second == nullptr ? 1 : 2), .threads = kSumThreads};
   launch(call, grid, join_parts<R>, partials, y, second, parts, stride, columns, accumulate);
 }
-
-/// How the rows of x [rows, columns] are cut: enough parts for every multiprocessor to have four blocks, none of fewer
-/// rows than make it worth its sum, and no more than the workspace holds (partial_columns in target.cpp).
-struct ColumnCut {
-  std::int64_t rows, columns, parts, rows_each;
-
-  template <typename T>
-  static ColumnCut of(std::int64_t rows, std::int64_t columns, int units) {
-    const std::int64_t tiles = blocks_for(columns, in_vectors<T>(columns) ? kWarp * kVector<T> : kWarp);
-    const std::int64_t wanted = std::min((4 * units + tiles - 1) / tiles, std::int64_t{2} * units),
-                       most = (rows + 4 * kSlices - 1) / (4 * kSlices);
-    const std::int64_t cuts = std::max<std::int64_t>(1, std::min(wanted, most)),
-                       each = std::max<std::int64_t>(1, (rows + cuts - 1) / cuts);
-    return {rows, columns, std::max<std::int64_t>(1, (rows + each - 1) / each), each};
-  }
-};
 
 /// y = or += the sums of x's columns; `partials` is [parts, columns].
 template <typename T, typename R>
