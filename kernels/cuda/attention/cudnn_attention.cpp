@@ -4,7 +4,6 @@
 
 #include <cudnn.h>
 
-#include <limits>
 #include <map>
 
 #include "engine/core/error.h"
@@ -31,15 +30,15 @@ GraphTensor columns_of(GraphBuilder& graph, cudnnDataType_t type, const Attentio
   return graph.tensor(type, {a.batch, heads, a.head_dim, a.keys}, {a.keys * rows.stride, a.head_dim, 1, rows.stride});
 }
 
-/// −∞ where a key is after its query.
-GraphTensor masked(GraphBuilder& graph, const GraphTensor& scores, const GraphTensor& minus_infinity) {
+/// The scores, of a key after its query `hidden`.
+GraphTensor masked(GraphBuilder& graph, const GraphTensor& scores, const GraphTensor& hidden) {
   const GraphTensor row = graph.index(scores, 2), column = graph.index(scores, 3), counts = graph.at_least(row, column);
-  return graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, &minus_infinity, &counts);
+  return graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, &hidden, &counts);
 }
 
 struct ForwardGraph {
   GraphBuilder graph;
-  GraphTensor q, k, v, o, lse, scale, minus_infinity;
+  GraphTensor q, k, v, o, lse, scale, hidden;
 };
 
 ForwardGraph forward_graph(cudnnDataType_t type, const AttentionArguments& a) {
@@ -55,8 +54,8 @@ ForwardGraph forward_graph(cudnnDataType_t type, const AttentionArguments& a) {
   GraphTensor scores = g.matmul(f.q, f.k);
   scores = g.pointwise(CUDNN_POINTWISE_MUL, scores, &f.scale);
   if (a.causal) {
-    f.minus_infinity = g.scalar();
-    scores = masked(g, scores, f.minus_infinity);
+    f.hidden = g.scalar();
+    scores = masked(g, scores, f.hidden);
   }
   const GraphTensor largest = g.reduce_last(CUDNN_REDUCE_TENSOR_MAX, scores);
   const GraphTensor shifted = g.pointwise(CUDNN_POINTWISE_SUB, scores, &largest),
@@ -74,7 +73,7 @@ class CudnnForward final : public FusedAttention {
  public:
   CudnnForward(cudnnHandle_t handle, const ForwardGraph& graph, GraphPlan plan, const AttentionArguments& sizes)
       : handle_(handle), plan_(std::move(plan)), causal_(sizes.causal), scale_(sizes.scale) {
-    ids_ = {graph.q.id, graph.k.id, graph.v.id, graph.o.id, graph.lse.id, graph.scale.id, graph.minus_infinity.id};
+    ids_ = {graph.q.id, graph.k.id, graph.v.id, graph.o.id, graph.lse.id, graph.scale.id, graph.hidden.id};
   }
 
   void run(const Call& call, const AttentionArguments& at, void* workspace) override {
@@ -88,7 +87,7 @@ class CudnnForward final : public FusedAttention {
   /// A pack is made when its addresses come first, and kept: layers that share a kernel come back with the same in
   /// every step.
   const Descriptor& pack_for(const AttentionArguments& at, void* workspace) {
-    const Addresses addresses{at.q.data, at.k.data, at.v.data, at.o.data, at.lse, &scale_, &minus_infinity_};
+    const Addresses addresses{at.q.data, at.k.data, at.v.data, at.o.data, at.lse, &scale_, &hidden_};
     const std::size_t count = causal_ ? addresses.size() : addresses.size() - 1;
     const std::pair<Addresses, void*> key{addresses, workspace};
     const auto found = packs_.find(key);
@@ -100,7 +99,7 @@ class CudnnForward final : public FusedAttention {
   cudnnHandle_t handle_;
   GraphPlan plan_;
   bool causal_;
-  float scale_, minus_infinity_ = -std::numeric_limits<float>::infinity();
+  float scale_, hidden_ = masked_score(cudnnGetVersion());
   std::array<std::int64_t, 7> ids_{};
   std::map<std::pair<Addresses, void*>, Descriptor> packs_;
 };

@@ -6,6 +6,8 @@
 // say so), and neither may be.
 #pragma once
 
+#include <cstddef>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -14,6 +16,12 @@
 struct cudnnContext;
 
 namespace trainer::kernels::cuda {
+
+/// The score of a key that is masked, for a library of `version` (91000 is 9.10.0): −∞ is right since 9.10. Before, the
+/// library took the least finite number (cudnn-frontend, utils/attn_score_modifiers.h).
+constexpr float masked_score(std::size_t version) {
+  return version < 91000 ? std::numeric_limits<float>::lowest() : -std::numeric_limits<float>::infinity();
+}
 
 class FusedAttention {
  public:
