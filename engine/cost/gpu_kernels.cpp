@@ -103,6 +103,13 @@ Product linear_product(const Signature& s, const Cost& cost) {
   return p;
 }
 
+// The bias gradient is a pass over dy of its own.
+Estimate linear(const DeviceModel& device, const Signature& s, const Cost& cost) {
+  const Estimate product = gpu_product(device, linear_product(s, cost));
+  if (s.op != Op::linear_grad_weight || !flag(s, "bias")) return product;
+  return plus(product, stream(device, s, Cost{}, static_cast<double>(s.operands[1].bytes())));
+}
+
 // The weight is decoded into memory first, which is read again by the product.
 Estimate quantized_product(const DeviceModel& device, const Signature& s, const Cost& cost) {
   const bool forward = s.op == Op::quantized_linear;
@@ -207,7 +214,7 @@ Estimate alone(const DeviceModel& device, const Signature& s) {
     case WorkClass::product:
       return s.op == Op::quantized_linear || s.op == Op::quantized_linear_grad_input
                  ? quantized_product(device, s, cost)
-                 : gpu_product(device, linear_product(s, cost));
+                 : linear(device, s, cost);
     case WorkClass::convolution:
       return gpu_product(device, conv_product(s, cost));
     case WorkClass::attention: {

@@ -222,6 +222,16 @@ TEST_CASE("attention on an H100 takes what FlashAttention-2 takes") {
   CHECK(backward.worst() < 0.15);
 }
 
+TEST_CASE("a bias gradient costs one more read of dy") {
+  const MachineModel gpu = machine("h100-sxm");
+  const TensorDesc x{DType::bf16, {65536, 768}}, dy{DType::bf16, {65536, 3072}}, dw{DType::f32, {3072, 768}};
+  const Signature without{Op::linear_grad_weight, {{"bias", false}}, {x, dy, dw}},
+      with{Op::linear_grad_weight, {{"bias", true}}, {x, dy, dw, {DType::f32, {3072}}}};
+  const double pass = gpu_kernel(gpu, with).us - gpu_kernel(gpu, without).us, bytes = 65536.0 * 3072 * 2;
+  CHECK(pass > bytes / 3.35e6);
+  CHECK(pass < 1.3 * bytes / 3.35e6);
+}
+
 TEST_CASE("attention on an H100 takes what FlashAttention-3 takes, where a file states its share") {
   // arXiv:2407.08608, figure 5, heads of 128 with and without a mask, 256 without, and figure 6 backward; from 1024
   // tokens on.

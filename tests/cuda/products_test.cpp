@@ -112,6 +112,23 @@ TEST_CASE("a choice by time is of random numbers, and is left where the device i
   REQUIRE(unsetenv("TRAINER_CUDA_TUNE") == 0);
 }
 
+TEST_CASE("a bias gradient is column sums of our own, unless the library's epilogue was measured to be faster") {
+  const TensorDesc x{DType::bf16, {96, 48}}, dy{DType::bf16, {96, 64}};
+  const Signature s{Op::linear_grad_weight, {{"bias", true}}, {x, dy, {DType::f32, {64, 48}}, {DType::f32, {64}}}};
+  Memory memory;
+  std::vector<void*> operands;
+  for (const TensorDesc& tensor : s.operands) operands.push_back(memory(static_cast<std::size_t>(tensor.bytes())));
+  void* const workspace = memory(static_cast<std::size_t>(CudaTarget(90, 132).workspace_bytes(s)));
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  const std::unique_ptr<kernels::Kernel> kernel = kernels::cuda::prepare(s, device().context());
+  const std::int64_t before = emulated::counts().kernels;
+  kernel->run({.operands = operands, .workspace = workspace, .stream = stream});
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  CHECK(emulated::counts().kernels > before);  // cuBLASLt's are not counted
+  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+}
+
 TEST_CASE("a call that fails names the call, the product and the library's reason") {
   const ProductSpec spec = spec_of(DType::bf16, DType::f32, Epilogue::left_sums, 8);
   const auto product = Product::make(spec, device().context());

@@ -1,11 +1,13 @@
 // linear and its gradients: each one product by cuBLASLt (products.h) with what belongs to it as its epilogue. Where
 // cuBLASLt has no such epilogue for a shape or a dtype (an odd vocabulary, GELU in f32), a pass of its own stands in,
 // in the same launch. Which of the two it is is found out when the kernel is prepared: the epilogue where there is one,
-// or with TRAINER_CUDA_TUNE=1 the faster.
+// or with TRAINER_CUDA_TUNE=1 the faster. The bias gradient is a pass unless the epilogue was measured to be faster:
+// cuBLASLt accepts BGRADB where it has only slow kernels for it (llm.c leaves it out for that reason), and the pass
+// costs one read of dy.
 //
 //   y  = x·Wᵀ + b     left x, right W transposed; bias by epilogue, else y is filled with it and the product adds to y
 //   dx = dy·W         left dy, right W
-//   dW = dyᵀ·x, db    left dy transposed, right x; db, the sums of left, by epilogue, else by column sums after it
+//   dW = dyᵀ·x, db    left dy transposed, right x; db, the sums of left, by column sums after it, or by epilogue
 #include "kernels/linear.h"
 
 #include <algorithm>
@@ -77,10 +79,10 @@ float time_of(Kernel& kernel, const Signature& s, const Context& context) {
       [&](cudaStream_t stream) { kernel.run({.operands = operands, .workspace = workspace.get(), .stream = stream}); });
 }
 
-/// K(s, context, fused): with epilogues, or of both ways the faster.
+/// K(s, context, fused): as `unmeasured`, or of both ways the faster.
 template <typename K>
-Prepared make_linear(const Signature& s, const Context& context, bool has_choice) {
-  if (!has_choice || !chooses_by_time()) return std::make_unique<K>(s, context, Fused::yes);
+Prepared make_linear(const Signature& s, const Context& context, bool has_choice, Fused unmeasured) {
+  if (!has_choice || !chooses_by_time()) return std::make_unique<K>(s, context, unmeasured);
   static Choices choices;
   const std::lock_guard lock(choices.mutex);
   const auto known = std::find_if(choices.all.begin(), choices.all.end(),
@@ -88,7 +90,7 @@ Prepared make_linear(const Signature& s, const Context& context, bool has_choice
   if (known != choices.all.end()) return std::make_unique<K>(s, context, known->fused);
   std::int64_t bytes = CudaTarget(context.capability, context.units).workspace_bytes(s);
   for (const TensorDesc& tensor : s.operands) bytes += tensor.bytes();
-  if (!has_room_to_choose(bytes, describe(s), context)) return std::make_unique<K>(s, context, Fused::yes);
+  if (!has_room_to_choose(bytes, describe(s), context)) return std::make_unique<K>(s, context, unmeasured);
   auto fused = std::make_unique<K>(s, context, Fused::yes), apart = std::make_unique<K>(s, context, Fused::no);
   const bool faster = fused->has_epilogue() && time_of(*fused, s, context) <= time_of(*apart, s, context);
   choices.all.push_back({context.device, s, faster ? Fused::yes : Fused::no});
@@ -286,7 +288,7 @@ Prepared prepare_linear(const Signature& s, const Context& context) {
   expect_one_dtype(s, At::x, static_cast<int>(s.operands.size()) - 1);
   CHECK(!(pre && !gelu) && !(gelu && flag(s, "partial")),
         describe(s) + ": pre stands with gelu alone, and partial never does");
-  return make_linear<Linear>(s, context, gelu);
+  return make_linear<Linear>(s, context, gelu, Fused::yes);
 }
 
 Prepared prepare_linear_grad_input(const Signature& s, const Context& context) {
@@ -294,7 +296,7 @@ Prepared prepare_linear_grad_input(const Signature& s, const Context& context) {
   expect_operands(s, static_cast<std::size_t>(LinearGradInputOperands::dx(gelu)) + 1);
   expect_compute_dtype(s, 0);
   expect_one_dtype(s, 0, LinearGradInputOperands::dx(gelu));
-  return make_linear<GradInput>(s, context, gelu);
+  return make_linear<GradInput>(s, context, gelu, Fused::yes);
 }
 
 Prepared prepare_linear_grad_weight(const Signature& s, const Context& context) {
@@ -306,7 +308,7 @@ Prepared prepare_linear_grad_weight(const Signature& s, const Context& context) 
   const DType r = desc(s, At::dweight).dtype;
   if (r != DType::f32 && r != DType::bf16) refuse_dtypes(s, "f32 or bf16 gradients of parameters");
   if (bias) expect_one_dtype(s, At::dweight, At::dbias);
-  return make_linear<GradWeight>(s, context, bias);
+  return make_linear<GradWeight>(s, context, bias, Fused::no);
 }
 
 }  // namespace trainer::kernels::cuda

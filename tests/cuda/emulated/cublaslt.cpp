@@ -1,8 +1,7 @@
 // cuBLASLt in host memory: the functions that kernels/cuda/gemm/products.cpp calls, from the comments of cublasLt.h and
-// the cuBLAS documentation
-// ("Using the cuBLASLt API"): what each attribute means and its type, which combinations of dtypes CUBLAS_COMPUTE_32F
-// has, that matrices count columns first, that rows of auxiliary output have multiples of 8 elements, that a workspace
-// is aligned to 16 bytes. Sums are f32.
+// the cuBLAS documentation ("Using the cuBLASLt API"): what each attribute means and its type, which combinations of
+// dtypes CUBLAS_COMPUTE_32F has, that matrices count columns first, that rows of auxiliary output have multiples of 8
+// elements, that a workspace is aligned to 256 bytes. Sums are f32.
 //
 // Harder than the real one, so that mistakes show: epilogues of 16-bit results want whole multiples of 8 rows (so that
 // what stands in for them is tested); an algorithm is refused for a problem other than the one that it was found for;
