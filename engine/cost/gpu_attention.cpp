@@ -2,7 +2,9 @@
 // exponential, of which a multiprocessor makes 16 a cycle: at a head of 64 as long as the products take on an H100
 // (FlashAttention-3, section 3.1: 3.9 T/s). A hardware file says what share of the peak a kernel reaches at heads of
 // 128, long and without a mask; from it follows what its products take, and so all other heads, lengths and masks
-// (tests/cost/gpu_times_test.cpp). Sources: Dao, FlashAttention-2 (arXiv:2307.08691), figures 4 to 6; Shah et al.,
+// (tests/cost/gpu_times_test.cpp). The own gradient (kernels/cuda/attention/backward.cu) has tiles and instructions
+// like FlashAttention-2's, but a pass for keys and one for queries, so that it needs no atomics: seven products for
+// five, and every exponential twice. Sources: Dao, FlashAttention-2 (arXiv:2307.08691), figures 4 to 6; Shah et al.,
 // FlashAttention-3 (arXiv:2407.08608), figures 5, 6.
 #include "engine/cost/gpu_attention.h"
 
@@ -28,6 +30,11 @@ double reached(const DeviceModel& device, bool backward) {
   return backward ? 0.55 : 0.65;
 }
 
+// What the own gradient makes again in its second pass, in units of FlashAttention-2's gradient.
+constexpr double kOwnProducts = 7.0 / 5, kOwnExponentials = 2;
+
+bool is_own(const DeviceModel& device, bool backward) { return backward && device.attention == AttentionKernels::own; }
+
 // s of one multiprocessor for a score of a head of `d`.
 double score_time(const DeviceModel& device, double flops, double d, bool backward) {
   const double unit = flops / std::max(1, device.units), clock = device.clock_hz > 0 ? device.clock_hz : 1.6e9;
@@ -38,7 +45,9 @@ double score_time(const DeviceModel& device, double flops, double d, bool backwa
   const double whole = full * products * kStated / (unit * reached(device, backward));
   // Never slower than the file's share says for the products by themselves.
   const double rest = std::max(whole - exponentials, 0.5 * whole);
-  return rest * d / kStated + std::min(exponentials, 0.5 * whole);
+  const bool own = is_own(device, backward);
+  return (own ? kOwnProducts : 1) * rest * d / kStated +
+         (own ? kOwnExponentials : 1) * std::min(exponentials, 0.5 * whole);
 }
 
 // Kernels are made for these; others are padded.
@@ -70,12 +79,13 @@ Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
   const auto share = device.achievable.find("memory");
   const double bandwidth =
       device.memory_bandwidth.value * (share == device.achievable.end() ? 0.88 : share->second.value) / 1e6;
-  // Passes of their own, backward: the rows' sums of dO·O; dq in f32 cleared, and made bf16.
-  const double passes =
-      a.backward ? 4.5 + 14 * static_cast<double>(a.batch * a.heads * a.queries * a.head_dim) / bandwidth : 0;
+  // Passes of their own, backward: the rows' sums of dO·O; of FlashAttention-2 also dq in f32 cleared, and made bf16.
+  const bool own = is_own(device, a.backward);
+  const double elements = static_cast<double>(a.batch * a.heads * a.queries * a.head_dim);
+  const double passes = a.backward ? (own ? 3.0 : 4.5) + (own ? 4 : 14) * elements / bandwidth : 0;
   const double memory = a.bytes / bandwidth + 2;
   const auto stated = device.achievable.find(a.backward ? "attention_backward" : "attention_forward");
-  const double spread = std::hypot(0.08, stated == device.achievable.end() ? 0.2 : stated->second.spread);
+  const double spread = std::hypot(own ? 0.2 : 0.08, stated == device.achievable.end() ? 0.2 : stated->second.spread);
   return {std::max(compute, memory) + passes, spread, compute >= memory ? Bound::compute : Bound::memory};
 }
 

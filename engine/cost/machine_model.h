@@ -22,6 +22,10 @@ struct Figure {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
+/// Whose kernels make the gradient of attention on a GPU: ours, or FlashAttention-2's, in comparisons with what others
+/// published.
+enum class AttentionKernels : std::uint8_t { own, flash_attention_2 };
+
 /// One measured time of one kernel on one rank, of `threads` threads on a CPU (0: a GPU). `sizes` are what op_times.h
 /// says of the class of work; rate is FLOP/s for products and attention, bytes/s for all else.
 struct MeasuredWork {
@@ -61,6 +65,7 @@ struct DeviceModel {
   /// mask, the gradient counted as 2.5 times the FLOPs; "memory" of the memory bandwidth.
   std::map<std::string, Figure> achievable;
   std::vector<MeasuredWork> measured;
+  AttentionKernels attention = AttentionKernels::own;
 };
 
 /// Joins devices of a node, or nodes. Bandwidth is bytes/s of one device in one direction.

@@ -53,6 +53,7 @@ Result plan_run(const PublishedRun& run) {
   const std::string configs = source_dir() + "/configs";
   LoadedJob loaded = parse_job(run.job, source_dir() + "/tests/cost/" + run.id + ".yaml", {}, {configs});
   cost::MachineModel machine = resolve_cluster(loaded, configs + "/hardware").value();
+  machine.device.attention = cost::AttentionKernels::flash_attention_2;  // what those runs had
   if (machine.between && run.network_bytes > 0) machine.between->bandwidth.value = run.network_bytes;
   const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
   const Hardware hardware{.target = &target,
