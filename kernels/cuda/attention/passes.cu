@@ -76,30 +76,39 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp has a head of a token.
-template <typename T>
+/// Over each group of kLanes lanes.
+template <int kLanes>
+__device__ __forceinline__ float lanes_sum(float x) {
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
+}
+
+// kLanes lanes have a head of a token: as many as it has vectors, so that none is idle.
+template <typename T, int kLanes>
 __global__ void __launch_bounds__(kThreads) products(const AttentionArguments a) {
   constexpr int kN = kVector<T>;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t row =
-      static_cast<std::int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;  // token · heads + head
-  if (row >= static_cast<std::int64_t>(a.batch) * a.queries * a.heads) return;
-  const std::int64_t token = row / a.heads;
-  const int head = static_cast<int>(row % a.heads);
-  const T* const d_o = head_at<const T>(a.d_o, token, head, a.v_dim);
-  const T* const o = head_at<const T>(a.o, token, head, a.v_dim);
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int row = static_cast<int>(blockIdx.x) * (kThreads / kLanes) +
+                  static_cast<int>(threadIdx.x) / kLanes;  // token · heads + head
+  const bool there = row < a.batch * a.queries * a.heads;
+  const int token = row / a.heads, head = row - token * a.heads, batch = token / a.queries;
   float sum = 0;
-  if (a.vectors) {
-    for (int i = lane; i < a.v_dim / kN; i += kWarp) {
-      const Vec<T, kN> x = load<kN>(d_o, i), y = load<kN>(o, i);
+  if (there) {
+    const T* const d_o = head_at<const T>(a.d_o, token, head, a.v_dim);
+    const T* const o = head_at<const T>(a.o, token, head, a.v_dim);
+    if (a.vectors) {
+      for (int i = lane; i < a.v_dim / kN; i += kLanes) {
+        const Vec<T, kN> x = load<kN>(d_o, i), y = load<kN>(o, i);
 #pragma unroll
-      for (int e = 0; e < kN; ++e) sum = fmaf(to_f32(x[e]), to_f32(y[e]), sum);
+        for (int e = 0; e < kN; ++e) sum = fmaf(to_f32(x[e]), to_f32(y[e]), sum);
+      }
+    } else {
+      for (int i = lane; i < a.v_dim; i += kLanes) sum = fmaf(to_f32(d_o[i]), to_f32(o[i]), sum);
     }
-  } else {
-    for (int i = lane; i < a.v_dim; i += kWarp) sum = fmaf(to_f32(d_o[i]), to_f32(o[i]), sum);
   }
-  sum = warp_sum(sum);
-  if (lane == 0) a.delta[(token / a.queries * a.heads + head) * a.queries + token % a.queries] = sum;
+  sum = lanes_sum<kLanes>(sum);
+  if (there && lane == 0) a.delta[(batch * a.heads + head) * a.queries + token - batch * a.queries] = sum;
 }
 
 }  // namespace
@@ -122,11 +131,21 @@ void rotate_heads(const Call& call, DType dtype, const AttentionArguments& a, co
 }
 
 void attention_delta(const Call& call, DType dtype, const AttentionArguments& a) {
+  const std::int64_t rows = static_cast<std::int64_t>(a.batch) * a.queries * a.heads;
+  CHECK(rows < std::int64_t{1} << 31, "heads of tokens are counted in 32 bits");
   with_type(dtype, [&]<typename T>(T) {
-    launch(call,
-           {.blocks = blocks_for(static_cast<std::int64_t>(a.batch) * a.queries * a.heads, kThreads / kWarp),
-            .threads = kThreads},
-           products<T>, a);
+    const int loads = a.vectors ? a.v_dim / kVector<T> : a.v_dim;
+    const auto with = [&]<int kLanes>(std::integral_constant<int, kLanes>) {
+      launch(call, {.blocks = blocks_for(rows, kThreads / kLanes), .threads = kThreads}, products<T, kLanes>, a);
+    };
+    if (loads <= 4)
+      with(std::integral_constant<int, 4>{});
+    else if (loads <= 8)
+      with(std::integral_constant<int, 8>{});
+    else if (loads <= 16)
+      with(std::integral_constant<int, 16>{});
+    else
+      with(std::integral_constant<int, kWarp>{});
   });
 }
 
