@@ -28,6 +28,11 @@
 // more (rows of `pre` in multiples of 8 elements, say), the kernel computes the activation in a pass of its own after
 // the product, within the same launch and workspace.
 //
+// `fp8` (none where absent; engine/core/fp8.h says which scales there are) multiplies codes of eight bits: x, weight
+// and in the gradients weight and x are of e4m3, dy of e5m2, quantized in the launch. Operands are bf16, rows, in and
+// out multiples of 16, with block_32 of 32. The bias, its gradient and the activation are of the values themselves. The
+// CPU's kernels refuse it.
+//
 // `residual` (false where absent) is an epilogue too: y = x·Wᵀ + b + residual, dx = dy·W + residual, each sum in f32
 // before it is rounded to c. engine/transform/fuse.h sets it where Target::fuses_residual says so, that is on CPUs. It
 // is never set with `gelu`. The CUDA kernels refuse it.

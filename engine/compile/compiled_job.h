@@ -86,6 +86,7 @@ struct CompiledJob {
   std::int64_t num_trained = 0;        ///< of those
   std::int64_t num_active = 0;         ///< of all, those that a token meets: of experts only the ones it goes to
   std::vector<std::string> adapter{};  ///< names of the parameters that the job's adapter adds to the model's
+  Fp8Scales fp8 = Fp8Scales::none;     ///< of the products of linears in blocks
   double flops_per_step = 0;        ///< of all ranks: every op of the forward and backward pass, recomputation included
   double model_flops_per_step = 0;  ///< of all ranks: three times the forward pass, whatever is done again or left out;
                                     ///< where parameters are frozen, that and what the backward pass then has

@@ -306,11 +306,12 @@ class Compilation {
       graphs.optimizers = optimizers_of(loaded_, graph);
       differentiate(graph, job_.precision.reduce);
       propagate_placements(graph);
+      multiply_in_fp8(graph);
       check_length(graph, batch, batch.micro_batches, kMostOfStage * mesh_.size(Axis::pipeline));
       recompute(graph, recompute_policy(job_.activation_checkpointing));
     }
     if (purpose_ == Purpose::evaluate || (purpose_ == Purpose::train && job_.eval))
-      graphs.evaluate = read(batch, evaluate, graphs);
+      multiply_in_fp8(graphs.evaluate.emplace(read(batch, evaluate, graphs)));
     if (purpose_ == Purpose::score) graphs.sample = read(batch, score, graphs);
     const bool answers =
         (purpose_ == Purpose::train || purpose_ == Purpose::evaluate) && job_.eval && job_.eval->generate;
@@ -324,6 +325,9 @@ class Compilation {
       }
     return graphs;
   }
+
+  // Generation and scores are in the compute dtype: a token is a row.
+  void multiply_in_fp8(Graph& graph) const { raise(with_fp8(loaded_, graph, *hardware_.target)); }
 
   // A rank generates by itself: it has the whole model, if only for as long as it computes with it.
   void check_answers() const {
@@ -470,6 +474,8 @@ class Compilation {
     result.counts_correct = graphs.evaluate && graphs.evaluate->loss.scores != kNone;
     result.optimizers = std::move(graphs.optimizers.used);
     result.adapter = std::move(graphs.adapter);
+    if (job_.precision.matmul == MatmulPrecision::fp8 && (graphs.train || graphs.evaluate))
+      result.fp8 = hardware_.target->fp8_scales();
     const double passes =
         static_cast<double>(batch.micro_batches) * batch.data_ranks * mesh_.group_size(kSequenceAxes | Axis::tensor);
     result.flops_per_step *= passes;

@@ -28,6 +28,7 @@ class Settling {
       if (cluster_.price_per_device_hour) machine->price_per_device_hour = *cluster_.price_per_device_hour;
     }
     dtype(machine);
+    fp8(machine);
     offload(machine && machine->device.kind == cost::DeviceKind::cuda);
     price(machine ? machine->price_per_device_hour : cluster_.price_per_device_hour.value_or(0));
     if (!mistakes_.empty()) throw JobError(std::move(mistakes_));
@@ -119,6 +120,23 @@ class Settling {
     for (const auto& [dtype, peak] : machine->device.peak)
       has += (has.empty() ? "" : ", ") + std::string(name_of(dtype));
     add("precision.compute", fmt::format("{} has no peak in {}", machine->name, name_of(compute)), has);
+  }
+
+  // Refused where the device has no such products, never replaced by others.
+  void fp8(const std::optional<MachineModel>& machine) {
+    if (loaded_.job.precision.matmul != MatmulPrecision::fp8) return;
+    const std::string name = machine ? machine->name : "this computer's CPU";
+    const bool cuda = machine && machine->device.kind == cost::DeviceKind::cuda;
+    const std::string allowed = "none; or a GPU of compute capability 8.9, 9.0, 10.0 or 10.3: cluster.hardware";
+    if (!cuda)
+      add("precision.matmul", "no kernel of a processor multiplies in fp8 (" + name + ")", allowed);
+    else if (fp8_scales_of(machine->device.capability) == Fp8Scales::none)
+      add("precision.matmul",
+          fmt::format("no products of fp8 on {}, whose compute capability is {}.{}", name,
+                      machine->device.capability / 10, machine->device.capability % 10),
+          allowed);
+    else if (!machine->device.fp8_peak)
+      add("precision.matmul", name + " has no peak in fp8", "none; or a hardware file with device.peak.fp8");
   }
 
   void offload(bool cuda) {

@@ -116,6 +116,7 @@ const Graph* ProfileCache::differentiated(const Mesh& mesh, bool sequence_parall
     distribute(graph, sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     differentiate(graph, loaded_.job.precision.reduce);
     propagate_placements(graph);
+    raise(with_fp8(loaded_, graph, *hardware_.target));
   } catch (const JobError& error) {
     return refuse(mesh, sequence_parallel, error);
   }

@@ -10,6 +10,7 @@
 #include "engine/transform/adapter.h"
 #include "engine/transform/dpo.h"
 #include "engine/transform/experts.h"
+#include "engine/transform/fp8.h"
 #include "engine/transform/quantize.h"
 #include "engine/transform/trainable.h"
 #include "engine/transform/trained_rows.h"
@@ -128,6 +129,14 @@ std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const Build
 std::vector<Diagnostic> split_rows(const LoadedJob& loaded, Graph& graph) {
   if (loaded.job.trainable.kind != TrainableJob::Kind::globs) return {};
   return located(loaded, "trainable", split_rows(graph, loaded.job.trainable.globs));
+}
+
+std::vector<Diagnostic> with_fp8(const LoadedJob& loaded, Graph& graph, const Target& target) {
+  if (loaded.job.precision.matmul != MatmulPrecision::fp8) return {};
+  std::vector<Diagnostic> mistakes;
+  for (std::string& mistake : use_fp8(graph, target.fp8_scales()))
+    mistakes.push_back(loaded.at("precision.matmul", std::move(mistake), "none"));
+  return mistakes;
 }
 
 Graph whole_graph(const LoadedJob& loaded) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/signature.h"
 #include "engine/job/job.h"
 #include "engine/transform/selection.h"
 #include "engine/transform/transform.h"
@@ -26,6 +27,9 @@ std::vector<Diagnostic> adapt(const LoadedJob& loaded, Graph& graph, const Build
 /// Gives rows of embeddings that the job trains parameters of their own (engine/transform/trained_rows.h), in a graph
 /// with its adapter. Returns the mistakes.
 std::vector<Diagnostic> split_rows(const LoadedJob& loaded, Graph& graph);
+
+/// Has the linears of blocks multiply in fp8, if the job does (engine/transform/fp8.h). Returns the mistakes.
+std::vector<Diagnostic> with_fp8(const LoadedJob& loaded, Graph& graph, const Target& target);
 
 /// The graph that a micro-batch of one trains, with all of it, cut by no strategy. Throws JobError.
 Graph whole_graph(const LoadedJob& loaded);

@@ -97,6 +97,12 @@ AttributeDef cap() {
   def.above = true;
   return def;
 }
+AttributeDef fp8() {
+  return {.name = "fp8",
+          .type = Type::choice,
+          .otherwise = std::string("none"),
+          .choices = {"none", "tensor", "block_128", "block_32"}};
+}
 AttributeDef offset() { return integer("offset", std::int64_t{0}); }
 AttributeDef zigzag() { return integer("zigzag", std::int64_t{0}); }
 AttributeDef slice_start() { return integer("start", std::int64_t{0}); }
@@ -351,7 +357,8 @@ OpRecord make(Op op) {
                                    .otherwise = std::string("none"),
                                    .choices = {"none", "column", "row"}},
                                   "how tensor parallelism cuts the weight"),
-                             flag("partial", false), flag("gelu", false), flag("pre", false), flag("residual", false)},
+                             flag("partial", false), flag("gelu", false), flag("pre", false), flag("residual", false),
+                             fp8()},
               .work = WorkClass::product};
     case Op::linear_grad_input:
       return {
@@ -360,7 +367,7 @@ OpRecord make(Op op) {
           .operands = {in("dy", "c [..., out]"), parameter("weight", "c [out, in] (row-major or packed_transposed)"),
                        in("pre", "c [..., in]", "gelu"), in("residual", "c [..., in]", "residual"),
                        out("dx", "c [..., in]")},
-          .attributes = {flag("gelu", false), flag("residual", false)},
+          .attributes = {flag("gelu", false), flag("residual", false), fp8()},
           .work = WorkClass::product};
     case Op::quantized_linear:
       return {.op = op,
@@ -388,7 +395,7 @@ OpRecord make(Op op) {
               .traits = {backward, scratch},
               .operands = {in("x", "c [..., in]"), in("dy", "c [..., out]"), sum("dweight", "r [out, in]"),
                            sum("dbias", "r [out]", "bias")},
-              .attributes = {bias(false)},
+              .attributes = {bias(false), fp8()},
               .work = WorkClass::product};
     case Op::bias_grad:
       return {.op = op,

@@ -8,6 +8,7 @@
 
 #include "engine/core/attributes.h"
 #include "engine/core/dtype.h"
+#include "engine/core/fp8.h"
 #include "engine/core/op.h"
 #include "engine/core/shape.h"
 
@@ -72,6 +73,8 @@ class Target {
   virtual bool fuses_gelu(DType) const { return false; }
   /// Whether products add another tensor to their result as an epilogue.
   virtual bool fuses_residual() const { return false; }
+  /// The scales of products in fp8 that the device's kernels take; none: they have no such products.
+  virtual Fp8Scales fp8_scales() const { return Fp8Scales::none; }
   /// How many communications of a rank the device can have under way at once, on streams of their own: 1 to 3.
   virtual int communication_streams() const { return 1; }
 };

@@ -15,6 +15,7 @@ namespace trainer::cost {
 struct Product {
   std::int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::bf16;    ///< of A and B
+  bool fp8 = false;             ///< codes of A and B are multiplied, at the device's peak of fp8
   double result_bytes = 0;      ///< that C moves: written, and read before if it accumulates
   double operand_bytes = 0;     ///< that A, B and all else are read with
   std::int64_t alignment = 16;  ///< bytes, of the rows of A, B and C: below 16 no vector loads or stores

@@ -103,9 +103,25 @@ Product linear_product(const Signature& s, const Cost& cost) {
   return p;
 }
 
+// Both operands are read and their codes written first, those with one scale read once more before that. The activation
+// is a pass of its own.
+Estimate fp8_linear(const DeviceModel& device, const Signature& s, const Cost& cost) {
+  Product p = linear_product(s, cost);
+  const TensorDesc& result = s.operands[s.op == Op::linear_grad_weight ? 2 : s.operands.size() - 1];
+  const auto codes = static_cast<double>(p.m * p.k + p.k * p.n), written = static_cast<double>(result.bytes());
+  p.fp8 = true;
+  p.operand_bytes = codes;
+  p.result_bytes = written * (accumulates(s) ? 2 : 1);
+  const bool gelu = s.op != Op::linear_grad_weight && flag(s, "gelu");
+  const double passes = codes * (text(s, "fp8") == name_of(Fp8Scales::tensor) ? 5 : 3) +
+                        (gelu ? written * (s.op == Op::linear ? 2 : 3) : 0);
+  return plus(gpu_product(device, p), stream(device, s, Cost{}, passes));
+}
+
 // The bias gradient is a pass over dy of its own.
 Estimate linear(const DeviceModel& device, const Signature& s, const Cost& cost) {
-  const Estimate product = gpu_product(device, linear_product(s, cost));
+  const Estimate product =
+      multiplies_fp8(s) ? fp8_linear(device, s, cost) : gpu_product(device, linear_product(s, cost));
   if (s.op != Op::linear_grad_weight || !flag(s, "bias")) return product;
   return plus(product, stream(device, s, Cost{}, static_cast<double>(s.operands[1].bytes())));
 }

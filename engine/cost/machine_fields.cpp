@@ -43,6 +43,7 @@ Fields peaks() {
       required("f32", "FLOP/s of dense products of f32.", rate),
       extra("bf16", "FLOP/s of dense products of bf16, summed in f32.", rate),
       extra("f16", "FLOP/s of dense products of f16, summed in f32.", rate),
+      extra("fp8", "FLOP/s of dense products of fp8, summed in f32.", rate),
   };
 }
 

@@ -189,6 +189,7 @@ DeviceModel device_of(const Reader& r) {
     const std::string path = "device.peak." + std::string(name_of(dtype));
     if (r.has(path)) device.peak[dtype] = r.figure(path);
   }
+  if (r.has("device.peak.fp8")) device.fp8_peak = r.figure("device.peak.fp8");
   const std::string shares = "device.achievable.";
   for (const FieldDef& field : machine_fields()) {
     if (field.name != "device") continue;

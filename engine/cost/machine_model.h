@@ -60,6 +60,7 @@ struct DeviceModel {
   Figure variation;  ///< standard deviation of such devices' speed under full load, as a share; 0: unknown
   std::map<DType, Figure>
       peak;  ///< FLOP/s of dense products by the dtype of their operands; what is missing cannot be used
+  std::optional<Figure> fp8_peak;  ///< FLOP/s of dense products of fp8, summed in f32; none: no such products
   /// Shares of the limits that well-made kernels reach at their best size under sustained load, by class of work:
   /// "matmul" of the peak; "attention_forward", "attention_backward" of the peak with heads of 128, long and without a
   /// mask, the gradient counted as 2.5 times the FLOPs; "memory" of the memory bandwidth.

@@ -228,6 +228,10 @@ bool counts_flops(std::string_view work) {
   return work.starts_with("linear") || work.starts_with("attention") || work.starts_with("conv2d");
 }
 
+bool multiplies_fp8(const Signature& s) {
+  return record(s.op).attribute("fp8") != nullptr && text(s, "fp8") != name_of(Fp8Scales::none);
+}
+
 Work work_of(const Signature& s) {
   const OpRecord& op = record(s.op);
   const std::string_view name = op.timed_as.empty() ? name_of(s.op) : op.timed_as;

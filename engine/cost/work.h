@@ -34,4 +34,7 @@ inline constexpr std::string_view kFromMemory = "@memory";
 /// Whether amounts of this class are FLOPs.
 bool counts_flops(std::string_view work);
 
+/// Whether it multiplies codes of fp8, at the peak of these.
+bool multiplies_fp8(const Signature& signature);
+
 }  // namespace trainer::cost

@@ -77,7 +77,7 @@ const Row kKeys[] = {
     {"bf16 fp16 fp32 tf32 mixed_precision amp dtype torch_dtype autocast half param_dtype compute_dtype bfloat16 "
      "float16",
      {"precision.compute", "f32, bf16 or f16"}},
-    {"fp8 float8", {"", "weights and activations are f32, bf16 or f16"}},
+    {"fp8 float8", {"precision.matmul", "fp8: products of linears in blocks, of bf16 values"}},
     {"load_in_8bit load_in_4bit bnb_4bit_quant_type quantization quantize",
      {"model.quantize", "int8 or nf4, of weights that are frozen beside an adapter"}},
     {"loss_scaling grad_scaler gradscaler initial_scale_power", {"precision.loss_scale", ""}},

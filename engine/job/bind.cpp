@@ -421,6 +421,7 @@ PrecisionJob bind_precision(const Values& v) {
   precision.params = dtype(v, "precision.params");
   precision.compute = dtype(v, "precision.compute");
   precision.reduce = dtype(v, "precision.reduce");
+  precision.matmul = v.word<MatmulPrecision>("precision.matmul");
   precision.loss_scale = bind_loss_scale(v);
   return precision;
 }

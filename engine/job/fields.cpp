@@ -446,6 +446,10 @@ Fields precision() {
       optional("params", "Dtype of master weights.", {dtype}, "f32"),
       optional("compute", "Dtype of activations and working weights.", {dtype}, "f32"),
       optional("reduce", "Dtype in which gradients of parameters are summed.", {dtype}, "f32"),
+      optional("matmul",
+               "fp8: linears in blocks multiply e4m3, in the backward pass e5m2 gradients with e4m3; on GPUs that have "
+               "it, with compute: bf16.",
+               {word(words<MatmulPrecision>())}, "none"),
       loss_scale("none").when("compute", {"f32", "bf16"}),
       loss_scale("dynamic").when("compute", {"f16"}),
   };

@@ -223,10 +223,14 @@ struct LossScale {
   double largest = 0x1p24, smallest = 1;
 };
 
+/// Of what the products of linears in blocks are made: of the compute dtype, or of fp8 (engine/core/fp8.h).
+enum class MatmulPrecision : std::uint8_t { none, fp8 };
+
 struct PrecisionJob {
   DType params = DType::f32;   ///< master weights
   DType compute = DType::f32;  ///< activations and working weights
   DType reduce = DType::f32;   ///< gradients of parameters and their reduction
+  MatmulPrecision matmul = MatmulPrecision::none;
   LossScale loss_scale;
 };
 
@@ -307,6 +311,7 @@ ValueNames<States> names_of(States);
 ValueNames<MuonAdjust> names_of(MuonAdjust);
 ValueNames<ScheduleName> names_of(ScheduleName);
 ValueNames<OnNan> names_of(OnNan);
+ValueNames<MatmulPrecision> names_of(MatmulPrecision);
 ValueNames<CheckpointingMode> names_of(CheckpointingMode);
 ValueNames<Device> names_of(Device);
 ValueNames<Backend> names_of(Backend);

@@ -48,6 +48,9 @@ ValueNames<OnNan> names_of(OnNan) {
   using enum OnNan;
   return {{stop, "stop"}, {skip, "skip"}, {rollback, "rollback"}};
 }
+ValueNames<MatmulPrecision> names_of(MatmulPrecision) {
+  return {{MatmulPrecision::none, "none"}, {MatmulPrecision::fp8, "fp8"}};
+}
 ValueNames<CheckpointingMode> names_of(CheckpointingMode) {
   using enum CheckpointingMode;
   return {{none, "none"}, {full, "full"}, {selective, "selective"}, {every_n, "every_n"}, {automatic, "auto"}};

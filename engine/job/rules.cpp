@@ -85,6 +85,7 @@ class Rules {
     pipeline_split();
     compression();
     gathered_codes();
+    fp8();
     loss_scale();
     on_nan();
     keep_best();
@@ -238,6 +239,13 @@ class Rules {
       if (name_of(record.kind) == word || checked_.find(at + "." + std::string(name_of(record.kind))) != nullptr)
         return &record;
     return nullptr;
+  }
+
+  void fp8() {
+    if (text("precision.matmul") == "fp8" && text("precision.compute") != "bf16")
+      add("precision.matmul",
+          "products of fp8 are of bf16 operands, and precision.compute is " + text("precision.compute"),
+          "none; or precision.compute: bf16");
   }
 
   /// A scale that changes is that of all ranks and of everything that outlives a step.

@@ -70,8 +70,9 @@ double launch_floor_us(const Signature& signature, const cost::DeviceModel& devi
   if (const auto narrow = device.peak.find(DType::bf16);
       signature.op == Op::muon_orthogonalize && narrow != device.peak.end())
     peak = narrow;
-  if (cost::counts_flops(work.name) && peak != device.peak.end())
-    seconds = std::max(seconds, work.amount / peak->second.value);
+  double rate = peak == device.peak.end() ? 0 : peak->second.value;
+  if (cost::multiplies_fp8(signature) && device.fp8_peak) rate = device.fp8_peak->value;
+  if (cost::counts_flops(work.name) && rate > 0) seconds = std::max(seconds, work.amount / rate);
   return seconds * 1e6;
 }
 

@@ -318,6 +318,9 @@ std::string plan_text(const Planned& one) {
   if (const std::optional<QuantizedCost> quantized = quantized_of(compiled))
     out += fmt::format("quantized:  {} weights of {} matrices as {}, {:.3f} bytes each\n", grouped(quantized->elements),
                        quantized->matrices, name_of(quantized->as), quantized->bytes_per_element());
+  if (compiled.fp8 != Fp8Scales::none)
+    out += fmt::format("fp8:        linears in blocks multiply e4m3, and e5m2 gradients; scales: {}\n",
+                       name_of(compiled.fp8));
   out += fmt::format("a step:     {}", flops_text(compiled.flops_per_step));
   for (const Program& program : role.programs)
     out += fmt::format("{} {} {}", program.kind == role.programs.front().kind ? "; instructions:" : ",",

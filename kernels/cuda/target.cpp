@@ -16,6 +16,7 @@
 #include "kernels/cuda/convolution/conv2d.h"
 #include "kernels/cuda/embedding/embedding_grad.h"
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/gemm/fp8_operands.h"
 #include "kernels/cuda/norm/batch_norm.h"
 #include "kernels/cuda/optimizer/muon.h"
 #include "kernels/cuda/reduction/column_cut.h"
@@ -43,6 +44,22 @@ std::int64_t rows_of(const TensorDesc& tensor) {
   return tensor.elements() / std::max<std::int64_t>(1, tensor.shape[-1]);
 }
 
+/// Of linear or a gradient of it: that of its product, and codes and scales where it is one of fp8.
+std::int64_t linear_workspace(const Signature& s, int capability) {
+  const std::int64_t product = product_workspace(capability);
+  const auto scales = product_scales(s);
+  if (scales == Fp8Scales::none) return product;
+  const TensorDesc& first = s.operands[0];
+  const std::int64_t rows = rows_of(first), last = first.shape[-1];
+  if (s.op == Op::linear_grad_weight) {
+    const std::int64_t out = s.operands[LinearGradWeightOperands::dy].shape[-1];
+    return product + Fp8Workspace(out, last, rows, scales, false).end;
+  }
+  const Shape& weight = s.operands[1].shape;
+  const std::int64_t columns = s.op == Op::linear ? weight[0] : weight[1];
+  return product + Fp8Workspace(rows, columns, last, scales, true).end;
+}
+
 /// The bias's gradient is a pass of its own over dy after the product, and so may use the same bytes. A gradient that
 /// is rounded apart stands before them in f32.
 std::int64_t grad_weight_workspace(const Signature& s, int capability, int units) {
@@ -51,7 +68,7 @@ std::int64_t grad_weight_workspace(const Signature& s, int capability, int units
       flag(s, "bias") ? ColumnCut(dy.dtype, rows_of(dy), dy.shape[-1], units).workspace_bytes() : 0;
   const std::int64_t apart =
       rounds_apart(s) ? aligned(s.operands[LinearGradWeightOperands::dweight].elements() * kF32) : 0;
-  return apart + std::max(product_workspace(capability), bias);
+  return apart + std::max(linear_workspace(s, capability), bias);
 }
 
 /// FlashAttention reads q and k as they lie; rotated ones are copies.
@@ -160,7 +177,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
   switch (s.op) {
     case Op::linear:
     case Op::linear_grad_input:
-      return product_workspace(capability);
+      return linear_workspace(s, capability);
     case Op::linear_grad_weight:
       return grad_weight_workspace(s, capability, units);
     case Op::expert_linear:
@@ -236,6 +253,13 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
 /// What cuBLAS recommends for its workspace: 32 MiB from Hopper on, 4 MiB before (cuBLAS library documentation,
 /// cublasSetWorkspace).
 std::int64_t product_workspace(int capability) { return capability >= 90 ? 32 * kMiB : 4 * kMiB; }
+
+Fp8Scales product_scales(const Signature& linear) {
+  const std::string& word = text(linear, "fp8");
+  for (const Fp8Scales scales : {Fp8Scales::tensor, Fp8Scales::block_128, Fp8Scales::block_32})
+    if (word == name_of(scales)) return scales;
+  return Fp8Scales::none;
+}
 
 bool rounds_apart(const Signature& s) {
   const DType r = s.operands[LinearGradWeightOperands::dweight].dtype;

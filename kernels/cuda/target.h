@@ -12,6 +12,9 @@ std::int64_t product_workspace(int capability);
 /// Bytes of the weight of quantized_linear or of its gradient in the compute dtype, with which its workspace begins.
 std::int64_t dequantized_bytes(const Signature& quantized);
 
+/// The scales of the products of linear, or of a gradient of it, where they are of fp8.
+Fp8Scales product_scales(const Signature& linear);
+
 /// Whether linear_grad_weight makes the weight's gradient in f32, in its workspace first, because no product of these
 /// dtypes gives `r`: the product's result is c or f32.
 bool rounds_apart(const Signature& linear_grad_weight);
@@ -32,6 +35,7 @@ class CudaTarget final : public Target {
   std::int64_t workspace_bytes(const Signature& signature) const override;
   /// cuBLASLt's epilogues; in f32 the activation is a pass of its own.
   bool fuses_gelu(DType compute) const override { return compute == DType::bf16 || compute == DType::f16; }
+  Fp8Scales fp8_scales() const override { return fp8_scales_of(capability_); }
   /// Communicators of their own on streams of their own go on beside each other.
   int communication_streams() const override { return 3; }
 

@@ -173,6 +173,26 @@ TEST_CASE("a person's own file may lack a link or a dtype, and a job that needs 
   CHECK(refused("precision: {compute: bf16}\ncluster: {hardware: " + file + "}") == "precision.compute@4:22 ");
 }
 
+TEST_CASE("products of fp8 are refused where the device has none, with what has them") {
+  const auto with = [](const std::string& cluster) {
+    return refused("precision: {compute: bf16, matmul: fp8}\n" + cluster);
+  };
+  for (const char* gpu : {"l40s", "rtx4090", "h100-sxm", "h100-pcie", "h200", "b200"})
+    CHECK(with(std::string("cluster: {hardware: ") + gpu + "}\n").empty());
+  for (const char* other : {"cluster: {hardware: a100-80gb}\n", "cluster: {hardware: cpu-amx}\n", ""})
+    CHECK(with(other) == "precision.matmul@4:36 ");
+  LoadedJob loaded = job("precision: {compute: bf16, matmul: fp8}\ncluster: {hardware: a100-40gb}\n");
+  std::string why;
+  try {
+    resolve_cluster(loaded, kFolder);
+  } catch (const JobError& error) {
+    why = error.diagnostics().front().message + "; " + error.diagnostics().front().allowed;
+  }
+  CHECK(why ==
+        "no products of fp8 on a100-40gb, whose compute capability is 8.0; none; or a GPU of compute capability "
+        "8.9, 9.0, 10.0 or 10.3: cluster.hardware");
+}
+
 Hardware hardware_of(const cost::MachineModel& machine, const Target& target, int ranks) {
   return {.target = &target,
           .memory_bytes = machine.usable_bytes(),
@@ -180,6 +200,61 @@ Hardware hardware_of(const cost::MachineModel& machine, const Target& target, in
           .machine = &machine,
           .ranks_per_node = ranks,
           .device_bytes = machine.usable_bytes()};
+}
+
+TEST_CASE("linears in blocks multiply in fp8, the head and embeddings do not, and the plan counts their codes") {
+  const auto planned = [](const std::string& machine_name, const char* matmul) {
+    LoadedJob loaded = job(std::string("strategy: ddp\nprecision: {compute: bf16, matmul: ") + matmul +
+                           "}\ncluster: {hardware: " + machine_name + ", devices_per_node: 1}\n");
+    const cost::MachineModel machine = *resolve_cluster(loaded, kFolder);
+    const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
+    return compile(loaded, hardware_of(machine, target, 1), Purpose::train);
+  };
+  for (const auto& [machine, scales] : {std::pair{"l40s", "tensor"}, {"h100-sxm", "block_128"}, {"b200", "block_32"}}) {
+    CAPTURE(machine);
+    const CompiledJob plain = planned(machine, "none"), compiled = planned(machine, "fp8");
+    CHECK(plain.fp8 == Fp8Scales::none);
+    CHECK(name_of(compiled.fp8) == scales);
+    int in_fp8 = 0, other = 0;
+    std::int64_t plain_workspace = 0, workspace = 0;
+    const auto each = [](const CompiledJob& one, const auto& look) {
+      const Role& role = one.plan.roles.front();
+      for (const Issued& issued : role.program(ProgramKind::step)->instructions)
+        if (const auto* launch = std::get_if<Launch>(&issued.instruction))
+          look(role.signatures[static_cast<std::size_t>(launch->signature)], launch->workspace.region.bytes);
+    };
+    each(plain, [&](const Signature&, std::int64_t bytes) { plain_workspace = std::max(plain_workspace, bytes); });
+    each(compiled, [&](const Signature& signature, std::int64_t bytes) {
+      workspace = std::max(workspace, bytes);
+      const Op op = signature.op;
+      if (op != Op::linear && op != Op::linear_grad_input && op != Op::linear_grad_weight) return;
+      const bool fp8 = text(signature, "fp8") == scales;
+      CHECK((fp8 || text(signature, "fp8") == "none"));
+      (fp8 ? in_fp8 : other) += 1;
+    });
+    CHECK(in_fp8 > 0);
+    CHECK(in_fp8 % 3 == 0);  // forward and both gradients
+    CHECK(other == 3);       // the head
+    CHECK(workspace > plain_workspace);
+  }
+}
+
+TEST_CASE("a linear whose sizes fp8 does not take is refused by name, with its sizes and what they have to be") {
+  LoadedJob loaded = job(
+      "precision: {compute: bf16, matmul: fp8}\nstrategy: ddp\ncluster: {hardware: h100-sxm, devices_per_node: 1}\n",
+      "{layers: 1, heads: 4, dim: 72, vocab: 256, context: 64}");
+  const cost::MachineModel machine = *resolve_cluster(loaded, kFolder);
+  const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
+  std::string said;
+  try {
+    compile(loaded, hardware_of(machine, target, 1), Purpose::train);
+  } catch (const JobError& error) {
+    for (const Diagnostic& mistake : error.diagnostics())
+      said += mistake.path + "@" + std::to_string(mistake.line) + ": " + mistake.message + "\n";
+  }
+  CHECK(said.find("precision.matmul@4: ") != std::string::npos);
+  CHECK(said.find("rows of 72 inputs and 216 outputs on a rank, and products of fp8 take multiples of 16 here") !=
+        std::string::npos);
 }
 
 TEST_CASE("a GPU cluster is planned here, each rank with the memory of its own device") {

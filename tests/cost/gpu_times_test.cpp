@@ -223,6 +223,24 @@ TEST_CASE("attention on an H100 takes what FlashAttention-2 takes") {
   CHECK(backward.worst() < 0.15);
 }
 
+TEST_CASE("a product in fp8 takes its operands' codes first and multiplies at the peak of fp8") {
+  const MachineModel gpu = machine("h100-sxm");
+  const auto time = [&](std::int64_t rows, const char* fp8, bool gelu) {
+    Signature s{Op::linear,
+                {{"bias", false}, {"gelu", gelu}, {"fp8", std::string(fp8)}},
+                {{DType::bf16, {rows, 8192}}, {DType::bf16, {8192, 8192}}, {DType::bf16, {rows, 8192}}}};
+    return gpu_kernel(gpu, s).us;
+  };
+  const double plain = time(16384, "none", false), blocks = time(16384, "block_128", false),
+               tensor = time(16384, "tensor", false);
+  const double bytes = 3.0 * 8192 * (16384 + 8192) / 3.35e6;  // µs at the data sheet's bandwidth
+  CHECK(blocks > plain / 2 + bytes);
+  CHECK(blocks < 0.65 * plain);
+  CHECK(tensor > blocks + bytes / 2);                                            // x is read once more
+  CHECK(time(16384, "block_128", true) > blocks + 4.0 * 16384 * 8192 / 3.35e6);  // a pass of GELU
+  CHECK(time(16, "block_128", false) > time(16, "none", false));                 // a few rows do not pay
+}
+
 TEST_CASE("a bias gradient costs one more read of dy") {
   const MachineModel gpu = machine("h100-sxm");
   const TensorDesc x{DType::bf16, {65536, 768}}, dy{DType::bf16, {65536, 3072}}, dw{DType::f32, {3072, 768}};

@@ -22,8 +22,12 @@ const TensorDesc& desc(const Signature& s, int index) { return s.operands[static
 
 bool is_f32(const Signature& s, int index) { return !expect_compute_dtype(s, index); }
 
-void refuse_gelu(const Signature& s) {
+void refuse_fp8(const Signature& s) {
+  CHECK(text(s, "fp8") == "none", describe(s) + ": no product on the CPU is of fp8");
+}
+void refuse_what_gpus_have(const Signature& s) {
   CHECK(!flag(s, "gelu"), describe(s) + ": products on the CPU have no activation as an epilogue");
+  refuse_fp8(s);
 }
 
 void expect_same_dtype(const Signature& s, int first, int last) {
@@ -44,7 +48,7 @@ Problem linear_problem(const Signature& s) {
   using At = LinearOperands;
   const bool bias = flag(s, "bias"), residual = flag(s, "residual");
   const int y = At::y(bias, residual);
-  refuse_gelu(s);
+  refuse_what_gpus_have(s);
   expect_operands(s, static_cast<std::size_t>(y) + 1);
   expect_same_dtype(s, At::x, y);
   const Shape& x = desc(s, At::x).shape;
@@ -61,7 +65,7 @@ Problem grad_input_problem(const Signature& s) {
   using At = LinearGradInputOperands;
   const bool residual = flag(s, "residual");
   const int dx = At::dx(residual);
-  refuse_gelu(s);
+  refuse_what_gpus_have(s);
   expect_operands(s, static_cast<std::size_t>(dx) + 1);
   expect_same_dtype(s, At::dy, dx);
   const Shape& dy = desc(s, At::dy).shape;
@@ -77,6 +81,7 @@ Problem grad_input_problem(const Signature& s) {
 Problem grad_weight_problem(const Signature& s) {
   using At = LinearGradWeightOperands;
   const bool bias = flag(s, "bias");
+  refuse_fp8(s);
   expect_operands(s, static_cast<std::size_t>(bias ? At::dbias : At::dweight) + 1);
   expect_same_dtype(s, At::x, At::dy);
   if (bias) expect_same_dtype(s, At::dweight, At::dbias);

@@ -21,6 +21,7 @@
 #include "engine/core/op_record.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/gemm/linear_parts.h"
+#include "kernels/cuda/gemm/linear_product.h"
 #include "kernels/cuda/gemm/products.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/target.h"
@@ -28,7 +29,7 @@
 namespace trainer::kernels::cuda {
 namespace {
 
-using ProductPtr = std::unique_ptr<Product>;
+using ProductPtr = std::unique_ptr<LinearProduct>;
 
 const TensorDesc& desc(const Signature& s, int index) { return s.operands[static_cast<std::size_t>(index)]; }
 
@@ -38,7 +39,7 @@ void expect_one_dtype(const Signature& s, int first, int last) {
 }
 
 ProductPtr make_product(const ProductSpec& spec, const Context& context, const Signature& s) {
-  ProductPtr product = Product::make(spec, context);
+  ProductPtr product = LinearProduct::make(spec, context);
   if (!product) throw IoError("cuBLASLt: no algorithm for a " + spec.str() + " in " + describe(s));
   return product;
 }
@@ -82,6 +83,8 @@ float time_of(Kernel& kernel, const Signature& s, const Context& context) {
 /// K(s, context, fused): as `unmeasured`, or of both ways the faster.
 template <typename K>
 Prepared make_linear(const Signature& s, const Context& context, bool has_choice, Fused unmeasured) {
+  if (product_scales(s) != Fp8Scales::none)
+    return std::make_unique<K>(s, context, Fused::no);  // it has no such epilogues
   if (!has_choice || !chooses_by_time()) return std::make_unique<K>(s, context, unmeasured);
   static Choices choices;
   const std::lock_guard lock(choices.mutex);
@@ -120,16 +123,18 @@ Forward make_forward(const Signature& s, const Context& context, bool bias, Fuse
                    .right_transposed = true,
                    .operands = x.dtype,
                    .result = x.dtype,
-                   .workspace_bytes = product_workspace(context.capability)};
+                   .workspace_bytes = product_workspace(context.capability),
+                   .fp8 = product_scales(s),
+                   .square_right = true};
   Forward forward;
   if (gelu) {
     spec.epilogue = gelu_epilogue(bias, pre);
-    if (fused == Fused::yes) forward.product = Product::make(spec, context);
+    if (fused == Fused::yes) forward.product = LinearProduct::make(spec, context);
     if (forward.product) return forward;
     forward.activation = make_activation(Op::gelu, y, context);
   }
   spec.epilogue = bias ? Epilogue::bias : Epilogue::none;
-  forward.product = Product::make(spec, context);
+  forward.product = LinearProduct::make(spec, context);
   if (forward.product) return forward;
   forward.fills = bias;
   spec.epilogue = Epilogue::none;
@@ -159,8 +164,7 @@ class Linear final : public Kernel {
     void* const vector = bias ? operand<void>(call, At::bias) : nullptr;
     if (forward.fills) fill_rows(call, y_.dtype, vector, result, y_.shape.rows(), y_.shape[-1]);
     forward.product->run(
-        {operand<void>(call, At::x), operand<void>(call, At::weight), result, vector, pre, call.workspace},
-        stream_of(call));
+        call, {operand<void>(call, At::x), operand<void>(call, At::weight), result, vector, pre, call.workspace});
     if (forward.activation) run_beside(*forward.activation, call, {result, y});
   }
 
@@ -183,10 +187,13 @@ class GradInput final : public Kernel {
                      .inner = dy.shape[-1],
                      .operands = dy.dtype,
                      .result = dy.dtype,
-                     .workspace_bytes = product_workspace(context.capability)};
+                     .workspace_bytes = product_workspace(context.capability),
+                     .fp8 = product_scales(s),
+                     .left_code = Fp8Code::e5m2,
+                     .square_right = true};
     if (gelu_) {
       spec.epilogue = Epilogue::gelu_gradient;
-      if (fused == Fused::yes) product_ = Product::make(spec, context);
+      if (fused == Fused::yes) product_ = LinearProduct::make(spec, context);
       if (product_) return;
       activation_ = make_activation(Op::gelu_grad, dx, context);
       spec.epilogue = Epilogue::none;
@@ -199,12 +206,11 @@ class GradInput final : public Kernel {
     using At = LinearGradInputOperands;
     void* const dx = operand<void>(call, At::dx(gelu_));
     void* const pre = gelu_ ? operand<void>(call, At::pre) : nullptr;
-    product_->run({.left = operand<void>(call, At::dy),
-                   .right = operand<void>(call, At::weight),
-                   .result = dx,
-                   .aux = pre,
-                   .workspace = call.workspace},
-                  stream_of(call));
+    product_->run(call, {.left = operand<void>(call, At::dy),
+                         .right = operand<void>(call, At::weight),
+                         .result = dx,
+                         .aux = pre,
+                         .workspace = call.workspace});
     if (activation_) run_beside(*activation_, call, {dx, pre, dx});
   }
 
@@ -234,14 +240,16 @@ class GradWeight final : public Kernel {
                      .operands = dy.dtype,
                      .result = apart_ ? DType::f32 : r_,
                      .accumulate = accumulate_ && !apart_,
-                     .workspace_bytes = product_workspace(context.capability)};
+                     .workspace_bytes = product_workspace(context.capability),
+                     .fp8 = product_scales(s),
+                     .left_code = Fp8Code::e5m2};
     if (fused == Fused::yes && bias_ && !apart_ && (!accumulate_ || r_ == DType::f32)) {
       // The library overwrites the sums: those to be added come by way of the end of the product's workspace.
       ProductSpec with_sums = spec;
       with_sums.epilogue = Epilogue::left_sums;
       if (accumulate_) with_sums.workspace_bytes -= padded_to_64(sums_.cut.columns * size_of(r_));
       aside_ = with_sums.workspace_bytes;
-      if (aside_ > 0) product_ = Product::make(with_sums, context);
+      if (aside_ > 0) product_ = LinearProduct::make(with_sums, context);
       has_sums_ = product_ != nullptr;
     }
     if (!product_) product_ = make_product(spec, context, s);
@@ -256,12 +264,11 @@ class GradWeight final : public Kernel {
     void* const dweight = operand<void>(call, At::dweight);
     void* const dbias = bias_ ? operand<void>(call, At::dbias) : nullptr;
     void* const summed = has_sums_ && accumulate_ ? workspace + aside_ : dbias;
-    product_->run({.left = dy,
-                   .right = operand<void>(call, At::x),
-                   .result = apart_ ? start : dweight,
-                   .bias = summed,
-                   .workspace = workspace},
-                  stream_of(call));
+    product_->run(call, {.left = dy,
+                         .right = operand<void>(call, At::x),
+                         .result = apart_ ? start : dweight,
+                         .bias = summed,
+                         .workspace = workspace});
     if (apart_) round_to(call, reinterpret_cast<const float*>(start), r_, dweight, elements_, accumulate_);
     if (!bias_) return;
     if (!has_sums_)

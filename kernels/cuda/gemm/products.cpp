@@ -53,6 +53,22 @@ cudaDataType_t data_type(DType dtype) {
   UNREACHABLE("products are of f32, bf16 or f16, not " + std::string(name_of(dtype)));
 }
 
+cudaDataType_t data_type(Fp8Code code) { return code == Fp8Code::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2; }
+
+std::int32_t scale_mode(ScaleBlock block) {
+  switch (block) {
+    case ScaleBlock::tensor:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    case ScaleBlock::row_128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case ScaleBlock::square_128:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case ScaleBlock::row_32:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+  }
+  UNREACHABLE("a block of scales outside the enum");
+}
+
 std::uint32_t library_epilogue(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::none:
@@ -108,6 +124,7 @@ bool has_gelu(Epilogue e) { return e == Epilogue::gelu || e == Epilogue::gelu_bi
 /// What the documentation rules out, so that it is not even asked for.
 bool ruled_out(const ProductSpec& spec) {
   if (spec.result != spec.operands && spec.result != DType::f32) return true;
+  if (spec.fp8 != Fp8Scales::none && spec.epilogue != Epilogue::none && spec.epilogue != Epilogue::bias) return true;
   if (has_gelu(spec.epilogue) && (spec.result == DType::f32 || spec.accumulate)) return true;
   return has_aux(spec.epilogue) && spec.columns % kAuxRow != 0;
 }
@@ -131,7 +148,12 @@ struct Product::State {
     if (has_bias(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     if (has_aux(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   }
+  void set_scales(const void* left, const void* right) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, right);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, left);
+  }
   void describe();
+  void describe_fp8();
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(int count) const;
   void multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with, cudaStream_t stream);
   void choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, const Context& context);
@@ -139,9 +161,9 @@ struct Product::State {
 
 namespace {
 
-MatrixLayout layout_of(DType dtype, std::int64_t rows, std::int64_t columns, const std::string& of) {
+MatrixLayout layout_of(cudaDataType_t type, std::int64_t rows, std::int64_t columns, const std::string& of) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check_products(cublasLtMatrixLayoutCreate(&layout, data_type(dtype), static_cast<std::uint64_t>(rows),
+  check_products(cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(rows),
                                             static_cast<std::uint64_t>(columns), rows),
                  "cublasLtMatrixLayoutCreate", of);
   return MatrixLayout(layout);
@@ -172,9 +194,22 @@ void Product::State::describe() {
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(spec.result)));
   if (has_aux(spec.epilogue)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, spec.columns);
   const std::int64_t m = spec.columns, n = spec.rows, k = spec.inner;
-  a = spec.right_transposed ? layout_of(spec.operands, k, m, name) : layout_of(spec.operands, m, k, name);
-  b = spec.left_transposed ? layout_of(spec.operands, n, k, name) : layout_of(spec.operands, k, n, name);
-  d = layout_of(spec.result, m, n, name);
+  const bool fp8 = spec.fp8 != Fp8Scales::none;
+  const cudaDataType_t right = fp8 ? data_type(Fp8Code::e4m3) : data_type(spec.operands),
+                       left = fp8 ? data_type(spec.left_code) : data_type(spec.operands);
+  a = spec.right_transposed ? layout_of(right, k, m, name) : layout_of(right, m, k, name);
+  b = spec.left_transposed ? layout_of(left, n, k, name) : layout_of(left, k, n, name);
+  d = layout_of(data_type(spec.result), m, n, name);
+  if (fp8) describe_fp8();
+}
+
+void Product::State::describe_fp8() {
+  CHECK(spec.right_transposed && !spec.left_transposed, "codes lie with the dim that is summed over innermost");
+  set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{0});
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(block_of(spec.fp8, spec.square_right)));
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(block_of(spec.fp8, false)));
+  // As of the epilogue, the heuristic may look at addresses.
+  set_scales(reinterpret_cast<void*>(std::uintptr_t{kAlignment}), reinterpret_cast<void*>(std::uintptr_t{kAlignment}));
 }
 
 std::vector<cublasLtMatmulHeuristicResult_t> Product::State::candidates(int count) const {
@@ -208,6 +243,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> Product::State::candidates(int coun
 void Product::State::multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with,
                               cudaStream_t stream) {
   set_addresses(operands.bias, operands.aux);
+  if (spec.fp8 != Fp8Scales::none) set_scales(operands.left_scales, operands.right_scales);
   const float alpha = 1, beta = spec.accumulate ? 1.0F : 0.0F;
   check_products(cublasLtMatmul(library, descriptor.get(), &alpha, operands.right, a.get(), operands.left, b.get(),
                                 &beta, operands.result, d.get(), operands.result, d.get(), &with.algo,
@@ -318,7 +354,8 @@ void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResul
     chosen = known->fastest;
     return;
   }
-  const std::int64_t operand = size_of(spec.operands), element = size_of(spec.result),
+  const bool fp8 = spec.fp8 != Fp8Scales::none;
+  const std::int64_t operand = fp8 ? 1 : size_of(spec.operands), element = size_of(spec.result),
                      results = spec.rows * spec.columns * element;
   const std::int64_t of_left = spec.rows * spec.inner * operand, of_right = spec.inner * spec.columns * operand,
                      of_aux = has_aux(spec.epilogue) ? results : 0,
@@ -327,7 +364,10 @@ void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResul
     return;
   const Scratch left(of_left), right(of_right), result(results), aux(of_aux), bias(of_bias),
       workspace(spec.workspace_bytes);
-  const ProductOperands operands{left.get(), right.get(), result.get(), bias.get(), aux.get(), workspace.get()};
+  const Fp8Workspace sizes(spec.rows, spec.columns, spec.inner, spec.fp8, spec.square_right);
+  const Scratch left_scales(fp8 ? sizes.left.scale_bytes() : 0), right_scales(fp8 ? sizes.right.scale_bytes() : 0);
+  const ProductOperands operands{left.get(), right.get(),     result.get(),      bias.get(),
+                                 aux.get(),  workspace.get(), left_scales.get(), right_scales.get()};
   chosen = fastest_of(candidates, [&](const auto& candidate) {
     return time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); });
   });
@@ -341,7 +381,11 @@ std::string ProductSpec::str() const {
     const std::string size = "[" + std::to_string(transposed ? c : r) + ", " + std::to_string(transposed ? r : c) + "]";
     return transposed ? size + "ᵀ" : size;
   };
-  return "product of " + std::string(trainer::name_of(operands)) + " " + matrix(rows, inner, left_transposed) + " · " +
+  const std::string of = fp8 == Fp8Scales::none ? std::string(trainer::name_of(operands))
+                         : left_code == Fp8Code::e4m3
+                             ? "fp8 (e4m3, scales: " + std::string(trainer::name_of(fp8)) + ")"
+                             : "fp8 (e5m2 and e4m3, scales: " + std::string(trainer::name_of(fp8)) + ")";
+  return "product of " + of + " " + matrix(rows, inner, left_transposed) + " · " +
          matrix(inner, columns, right_transposed) + (accumulate ? ", added to " : " to ") +
          std::string(trainer::name_of(result)) + name_of(epilogue);
 }

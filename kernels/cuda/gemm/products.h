@@ -5,6 +5,9 @@
 // no way but one whose parts meet in f32, in the workspace, in an order of their own: so results are the same from run
 // to run. With TRAINER_CUDA_TUNE=1 the fastest of its first ones is taken, as measured here, once for each shape,
 // device and process; another run may take another then.
+//
+// Operands in fp8 have their scales beside them (fp8_operands.h), and lie with `inner` innermost, the only way in which
+// cuBLASLt takes them before compute capability 10.0. Sums are not the fast ones, which lose bits on 8.9 and 9.0.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,6 +18,7 @@
 #include <string>
 
 #include "engine/core/dtype.h"
+#include "kernels/cuda/gemm/fp8_operands.h"
 #include "kernels/cuda/table.h"
 
 namespace trainer::kernels::cuda {
@@ -42,6 +46,9 @@ struct ProductSpec {
   Epilogue epilogue = Epilogue::none;
   bool accumulate = false;
   std::int64_t workspace_bytes = 0;
+  Fp8Scales fp8 = Fp8Scales::none;  ///< of operands of codes: right of e4m3, left of left_code
+  Fp8Code left_code = Fp8Code::e4m3;
+  bool square_right = false;  ///< right has scales of squares, where rows have some of blocks of 128
 
   std::string str() const;
   friend bool operator==(const ProductSpec&, const ProductSpec&) = default;
@@ -54,6 +61,8 @@ struct ProductOperands {
   void* bias = nullptr;
   void* aux = nullptr;
   void* workspace = nullptr;
+  const void* left_scales = nullptr;
+  const void* right_scales = nullptr;
 };
 
 /// Whether TRAINER_CUDA_TUNE=1 asks for choices by time.
@@ -83,8 +92,8 @@ class Scratch {
 class Product {
  public:
   /// Null where cuBLASLt does not take it: some epilogues want rows of whole multiples of 8 elements, and none changes
-  /// the dtype to another of 16 bits. Throws IoError for any other failure. Operands will be aligned to
-  /// kOperandAlignment, the workspace to kBufferAlignment.
+  /// the dtype to another of 16 bits; of fp8 no epilogue but a bias. Throws IoError for any other failure. Operands
+  /// will be aligned to kOperandAlignment, the workspace to kBufferAlignment.
   static std::unique_ptr<Product> make(const ProductSpec& spec, const Context& context);
   ~Product();
   Product(const Product&) = delete;

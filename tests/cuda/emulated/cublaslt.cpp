@@ -3,16 +3,23 @@
 // dtypes CUBLAS_COMPUTE_32F has, that matrices count columns first, that rows of auxiliary output have multiples of 8
 // elements, that a workspace is aligned to 256 bytes. Sums are f32.
 //
+// Of fp8 it takes what the documentation lists ("FP8 kernels", "Narrow precisions usage"): from compute capability 8.9
+// on, e4m3 by e4m3 or by e5m2, A transposed and B not before 10.0, rows of multiples of 16 bytes, scales of tensors on
+// all, of blocks of 128 on 9.0 (not of squares on both sides), of blocks of 32 from 10.0 on, no epilogue but a bias.
+// Scales are read where "Scaling factors layouts" puts them.
+//
 // Harder than the real one, so that mistakes show: epilogues of 16-bit results want whole multiples of 8 rows (so that
 // what stands in for them is tested); an algorithm is refused for a problem other than the one that it was found for;
 // its workspace is filled with garbage; where a caller allows reductions that round on the way, the first algorithm is
 // one of those.
 #include <cublasLt.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "tests/cuda/emulated/block.h"
@@ -38,6 +45,9 @@ struct Descriptor {
   void* bias = nullptr;
   void* aux = nullptr;
   std::int64_t aux_ld = 0;
+  std::int32_t a_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, b_mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  const void *a_scales = nullptr, *b_scales = nullptr;
+  std::int8_t fast = 0;
 };
 
 struct Preference {
@@ -67,9 +77,12 @@ T& in(Opaque* opaque) {
 }
 
 bool is_16_bits(cudaDataType type) { return type == CUDA_R_16BF || type == CUDA_R_16F; }
-std::int64_t size_of(cudaDataType type) { return is_16_bits(type) ? 2 : 4; }
+bool is_fp8(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
 float load(cudaDataType type, const void* at, std::int64_t i) {
+  if (is_fp8(type))
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(at)[i],
+                                                       type == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2)));
   if (type == CUDA_R_32F) return static_cast<const float*>(at)[i];
   if (type == CUDA_R_16BF) return __bfloat162float(static_cast<const __nv_bfloat16*>(at)[i]);
   return __half2float(static_cast<const __half*>(at)[i]);
@@ -115,6 +128,41 @@ bool is_known(std::uint32_t e) {
 
 std::int64_t inner_of(const Problem& p) { return p.descriptor.transposed_a == CUBLAS_OP_N ? p.a.columns : p.a.rows; }
 
+/// What is listed of products in fp8.
+cublasStatus_t check_fp8(const Problem& p) {
+  const Descriptor& d = p.descriptor;
+  const int capability = emulated::settings().capability;
+  const auto not_supported = CUBLAS_STATUS_NOT_SUPPORTED;
+  if (capability < 89 || !is_fp8(p.b.type)) return not_supported;
+  if (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2) return not_supported;
+  const bool any_layout = capability >= 100 && capability < 120;
+  if (!any_layout && (d.transposed_a != CUBLAS_OP_T || d.transposed_b != CUBLAS_OP_N)) return not_supported;
+  if (p.a.ld % 16 != 0 || p.b.ld % 16 != 0 || p.d.rows % 16 != 0 || inner_of(p) % 16 != 0) return not_supported;
+  if (!is_16_bits(p.d.type) && p.d.type != CUDA_R_32F) return not_supported;
+  if (d.epilogue != CUBLASLT_EPILOGUE_DEFAULT && d.epilogue != CUBLASLT_EPILOGUE_BIAS) return not_supported;
+  if (d.epilogue == CUBLASLT_EPILOGUE_BIAS && d.bias_type != CUDA_R_16BF && d.bias_type != CUDA_R_16F)
+    return not_supported;
+  for (const std::int32_t mode : {d.a_mode, d.b_mode}) switch (mode) {
+      case CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F:
+        break;
+      case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F:
+      case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F:
+        if (capability != 90 || p.b.columns % 8 != 0) return not_supported;
+        break;
+      case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0:
+        if (!any_layout || inner_of(p) % 32 != 0) return not_supported;
+        break;
+      default:
+        return not_supported;
+    }
+  const auto is_128 = [](std::int32_t mode) {
+    return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F || mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  };
+  if (d.a_mode != d.b_mode && !(is_128(d.a_mode) && is_128(d.b_mode))) return not_supported;
+  if (d.a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F && d.b_mode == d.a_mode) return not_supported;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t check(const Problem& p) {
   const Descriptor& d = p.descriptor;
   for (const Layout* layout : {&p.a, &p.b, &p.c, &p.d})
@@ -124,7 +172,9 @@ cublasStatus_t check(const Problem& p) {
                      k = b_as_is ? p.b.rows : p.b.columns;
   if (m != p.d.rows || n != p.d.columns || k != inner_of(p) || p.c.rows != m || p.c.columns != n)
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (p.a.type != p.b.type || p.c.type != p.d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (p.c.type != p.d.type) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (is_fp8(p.a.type)) return check_fp8(p);
+  if (p.a.type != p.b.type) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (p.a.type != CUDA_R_32F && !is_16_bits(p.a.type)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (p.d.type != p.a.type && p.d.type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (!is_known(d.epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -145,9 +195,31 @@ std::uint64_t hash_of(const Problem& p) {
     for (std::int64_t value : {static_cast<std::int64_t>(l->type), l->rows, l->columns, l->ld}) mix(value);
   const Descriptor& d = p.descriptor;
   for (std::int64_t value : {static_cast<std::int64_t>(d.transposed_a), static_cast<std::int64_t>(d.transposed_b),
-                             static_cast<std::int64_t>(d.epilogue), d.aux_ld})
+                             static_cast<std::int64_t>(d.epilogue), d.aux_ld, static_cast<std::int64_t>(d.a_mode),
+                             static_cast<std::int64_t>(d.b_mode), static_cast<std::int64_t>(d.fast)})
     mix(value);
   return hash;
+}
+
+/// The scale of element `k` of row `i` of an operand whose rows are summed over: [across, inner].
+float scale_of(std::int32_t mode, const void* scales, std::int64_t i, std::int64_t k, std::int64_t across,
+               std::int64_t inner) {
+  const auto blocks = [](std::int64_t count, std::int64_t of) { return (count + of - 1) / of; };
+  const auto* const floats = static_cast<const float*>(scales);
+  switch (mode) {
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F:  // rows first, a multiple of 4 of them
+      return floats[k / 128 * blocks(across, 4) * 4 + i];
+    case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F:  // blocks of a row first, a multiple of 4 of them
+      return floats[i / 128 * blocks(blocks(inner, 128), 4) * 4 + k / 128];
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0: {  // tiles of 128 rows and 4 blocks, in which 32 rows are apart
+      const std::int64_t block = k / 32, tile = i / 128 * blocks(blocks(inner, 32), 4) + block / 4;
+      const int code =
+          static_cast<const std::uint8_t*>(scales)[tile * 512 + (i % 32) * 16 + (i % 128) / 32 * 4 + block % 4];
+      return code == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0F, code - 127);
+    }
+    default:
+      return floats[0];
+  }
 }
 
 /// op(matrix) as f32: `across` values for each of `inner`, one after the other.
@@ -159,6 +231,13 @@ std::vector<float> by_inner(const Layout& layout, const void* at, bool inner_is_
       values[static_cast<std::size_t>(k * across + i)] =
           load(layout.type, at, inner_is_columns ? k * layout.ld + i : i * layout.ld + k);
   return values;
+}
+
+void multiply_by_scales(std::vector<float>& values, std::int32_t mode, const void* scales, std::int64_t inner,
+                        std::int64_t across) {
+  for (std::int64_t k = 0; k < inner; ++k)
+    for (std::int64_t i = 0; i < across; ++i)
+      values[static_cast<std::size_t>(k * across + i)] *= scale_of(mode, scales, i, k, across, inner);
 }
 
 constexpr float kGelu = 0.7978845608028654F, kCubic = 0.044715F;
@@ -183,8 +262,13 @@ struct Run {
 void Run::operator()() const {
   const std::int64_t m = problem.d.rows, n = problem.d.columns, inner = inner_of(problem);
   std::memset(workspace, 0xA5, algorithm.workspace);
-  const std::vector<float> left = by_inner(problem.a, a, problem.descriptor.transposed_a == CUBLAS_OP_N, inner, m);
-  const std::vector<float> right = by_inner(problem.b, b, problem.descriptor.transposed_b != CUBLAS_OP_N, inner, n);
+  const Descriptor& how = problem.descriptor;
+  std::vector<float> left = by_inner(problem.a, a, how.transposed_a == CUBLAS_OP_N, inner, m);
+  std::vector<float> right = by_inner(problem.b, b, how.transposed_b != CUBLAS_OP_N, inner, n);
+  if (is_fp8(problem.a.type)) {
+    multiply_by_scales(left, how.a_mode, how.a_scales, inner, m);
+    multiply_by_scales(right, how.b_mode, how.b_scales, inner, n);
+  }
   const auto parts = static_cast<std::int64_t>(algorithm.parts);
   std::vector<float> sums(static_cast<std::size_t>(m)), part(sums);
   for (std::int64_t column = 0; column < n; ++column) {
@@ -203,8 +287,8 @@ void Run::operator()() const {
     }
     finish(column, sums);
   }
-  if (problem.descriptor.epilogue == CUBLASLT_EPILOGUE_BGRADA) sum_operand(left, m);
-  if (problem.descriptor.epilogue == CUBLASLT_EPILOGUE_BGRADB) sum_operand(right, n);
+  if (how.epilogue == CUBLASLT_EPILOGUE_BGRADA) sum_operand(left, m);
+  if (how.epilogue == CUBLASLT_EPILOGUE_BGRADB) sum_operand(right, n);
 }
 
 /// A column of D: bias is added before the activation, C before both.
@@ -289,6 +373,16 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor, c
       return take(d.aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       return take(d.aux_ld, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      return take(d.a_mode, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      return take(d.b_mode, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return take(d.a_scales, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return take(d.b_scales, value, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+      return take(d.fast, value, bytes);
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }
@@ -394,6 +488,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   for (int i = 0; i < 4; ++i)
     if (!aligned_to(operands[i], run.algorithm.alignment[i])) return CUBLAS_STATUS_INVALID_VALUE;
   const Descriptor& how = run.problem.descriptor;
+  if (is_fp8(run.problem.a.type) && (how.a_scales == nullptr || how.b_scales == nullptr ||
+                                     !aligned_to(how.a_scales, 16) || !aligned_to(how.b_scales, 16)))
+    return CUBLAS_STATUS_INVALID_VALUE;
   if ((has_bias(how.epilogue) || has_sums(how.epilogue)) && how.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   if (has_aux(how.epilogue) && (how.aux == nullptr || !aligned_to(how.aux, 16))) return CUBLAS_STATUS_INVALID_VALUE;
   emulated::enqueue(
