@@ -19,6 +19,7 @@ StrategyJob strategy_of(const StrategyJob& job, const Candidate& c, const std::v
   strategy.data = cost::data_strategy_of(job.data, c);
   strategy.tensor.degree = c.size(Axis::tensor);
   strategy.tensor.sequence_parallel = c.sequence_parallel;
+  strategy.tensor.keep = c.gathers_again ? TensorKeep::shard : TensorKeep::gathered;
   strategy.expert.degree = c.size(Axis::expert);
   strategy.context.degree = c.size(Axis::context);
   strategy.pipeline.degree = c.size(Axis::pipeline);

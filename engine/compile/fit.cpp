@@ -100,6 +100,11 @@ class Remedies {
       change.set("activation_checkpointing.mode=auto",
                  [](Job& job) { job.activation_checkpointing.mode = CheckpointingMode::automatic; });
   }
+  static void free_gathered(Change& change) {
+    const TensorStrategyJob& tensor = change.loaded.job.strategy.tensor;
+    if (tensor.sequence_parallel && tensor.keep == TensorKeep::gathered)
+      change.set("strategy.tensor.keep=auto", [](Job& job) { job.strategy.tensor.keep = TensorKeep::automatic; });
+  }
   static void free_micro(Change& change) {
     if (change.loaded.job.train.batch.micro.value_or(1) > 1)
       change.set("train.batch.micro=auto", [](Job& job) { job.train.batch.micro.reset(); });
@@ -110,7 +115,7 @@ class Remedies {
   }
 
   void single_keys() {
-    for (const auto& free : {free_recomputation, free_micro, free_data}) {
+    for (const auto& free : {free_gathered, free_recomputation, free_micro, free_data}) {
       Change change{loaded_, {}};
       free(change);
       if (!change.overrides.empty()) attempt(change);
@@ -123,7 +128,10 @@ class Remedies {
     const FreeParts& free = loaded_.job.strategy.free;
     if (!(free.data && free.tensor && free.sequence_parallel && free.pipeline && free.schedule && free.virtual_stages &&
           free.context && free.expert))
-      change.set("strategy=auto", [](Job& job) { job.strategy.free = StrategyJob{}.free; });
+      change.set("strategy=auto", [](Job& job) {
+        job.strategy.free = StrategyJob{}.free;
+        job.strategy.tensor.keep = TensorKeep::automatic;
+      });
     free_recomputation(change);
     free_micro(change);
     return change;

@@ -118,7 +118,12 @@ constexpr std::int64_t kPromptBlock = 64;
 class Compilation {
  public:
   Compilation(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose)
-      : loaded_(loaded), job_(loaded.job), hardware_(hardware), purpose_(purpose), tree_(graph_tree(loaded)) {}
+      : loaded_(loaded),
+        job_(loaded.job),
+        hardware_(hardware),
+        purpose_(purpose),
+        tree_(graph_tree(loaded)),
+        gathers_again_(job_.strategy.tensor.keep == TensorKeep::shard) {}
 
   CompiledJob run(Proof proof) {
     const std::unique_ptr<DataStrategy> data = lay_out();
@@ -127,14 +132,18 @@ class Compilation {
     std::vector<BatchShape> candidates = purpose_ == Purpose::sample || purpose_ == Purpose::score
                                              ? std::vector<BatchShape>{{rows * data_ranks, rows, 1, data_ranks}}
                                              : batches_of_schedule();
-    CompiledJob best;
-    for (const BatchShape& batch : candidates) {
-      best = assemble_with(batch, *data);
-      if (best.fits) break;
+    CompiledJob best = first_that_fits(candidates, *data);
+    const bool gathers =
+        purpose_ == Purpose::train && mesh_.size(Axis::tensor) > 1 && job_.strategy.tensor.sequence_parallel;
+    if (!best.fits && gathers && job_.strategy.tensor.keep == TensorKeep::automatic) {
+      gathers_again_ = true;
+      best = first_that_fits(candidates, *data);
     }
     if (proof == Proof::now) verify(best.plan);
     best.recompute = job_.activation_checkpointing;
     best.strategy_why = "the job asks for it";
+    const bool decided = gathers_again_ && job_.strategy.tensor.keep == TensorKeep::automatic;
+    if (decided && best.fits) best.strategy_why += "; strategy.tensor.keep is shard, since gathered inputs do not fit";
     return best;
   }
 
@@ -148,6 +157,15 @@ class Compilation {
   }
 
  private:
+  CompiledJob first_that_fits(const std::vector<BatchShape>& batches, const DataStrategy& data) const {
+    CompiledJob best;
+    for (const BatchShape& batch : batches) {
+      best = assemble_with(batch, data);
+      if (best.fits) break;
+    }
+    return best;
+  }
+
   // Sets the mesh.
   std::unique_ptr<DataStrategy> lay_out() {
     const std::vector<Diagnostic> refused = unsupported(loaded_);
@@ -211,7 +229,7 @@ class Compilation {
   // data ranks, whatever forms a unit.
   bool sends_int8() const {
     const ResolvedData data = resolve(job_.strategy.data, false);
-    return mesh_.group_size(kSliceAxes) > 1 && (data.int8_gathers || data.int8_reductions);
+    return mesh_.group_size(slice_axes(data.secondary)) > 1 && (data.int8_gathers || data.int8_reductions);
   }
 
   // What the purpose asks for, and what follows from reading the first.
@@ -308,7 +326,7 @@ class Compilation {
       propagate_placements(graph);
       multiply_in_fp8(graph);
       check_length(graph, batch, batch.micro_batches, kMostOfStage * mesh_.size(Axis::pipeline));
-      recompute(graph, recompute_policy(job_.activation_checkpointing));
+      recompute(graph, recompute_policy(job_.activation_checkpointing, gathers_again_));
     }
     if (purpose_ == Purpose::evaluate || (purpose_ == Purpose::train && job_.eval))
       multiply_in_fp8(graphs.evaluate.emplace(read(batch, evaluate, graphs)));
@@ -467,6 +485,7 @@ class Compilation {
     result.host_bytes = host_bytes(result.peak_bytes(), on_host);
     result.batch = batch;
     result.strategy = resolve_strategy(job_, mesh_, graphs.any(), graphs.begins);
+    result.strategy.tensor.keep = gathers_again_ ? TensorKeep::shard : TensorKeep::gathered;
     if (given_) result.strategy.pipeline.virtual_stages = given_->chunks() / given_->stages();
     result.schedule = std::move(options.schedule);
     result.chunks = chunks_of(graphs.any(), result.schedule);
@@ -518,6 +537,7 @@ class Compilation {
   const Hardware& hardware_;
   const Purpose purpose_;
   const yaml::Node tree_;
+  bool gathers_again_;  // TensorKeep::shard
   Mesh mesh_;
   std::optional<strategies::GivenSchedule> given_;  // by a file
 };

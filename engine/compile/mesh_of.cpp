@@ -6,6 +6,7 @@
 
 #include "engine/job/data_strategies.h"
 #include "engine/job/nearest_numbers.h"
+#include "engine/job/resolve.h"
 
 namespace trainer {
 namespace {
@@ -39,6 +40,12 @@ class Arrangement {
 
   std::int64_t replicas() const {
     const DataStrategyJob& data = strategy_.data;
+    if (resolve(data, false).secondary) {
+      const auto& [nodes, of_node] = std::pair(loaded_.job.cluster.nodes, loaded_.job.cluster.devices_per_node);
+      const SecondaryReplica one = secondary_replica(data, mesh_, left_, nodes, of_node.value_or(1));
+      if (one.shard == 0) throw JobError({loaded_.at("strategy.data.secondary", one.refused, one.allowed)});
+      return left_ / one.shard;
+    }
     if (!record_.takes("replicate")) return 1;
     if (data.replicate || !record_.replica_is_node) return data.replicate.value_or(1);
     const std::int64_t nodes = loaded_.job.cluster.nodes;

@@ -75,8 +75,9 @@ void set_length(BuildOptions& options, std::int64_t length) {
     if (shape.rank() == 1) shape = {length};
 }
 
-RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job) {
+RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job, bool gathers_again) {
   RecomputePolicy policy;
+  if (gathers_again) policy.gathers = Axes::of(Axis::tensor);
   switch (job.mode) {
     case CheckpointingMode::none:
       break;

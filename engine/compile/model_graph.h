@@ -18,7 +18,8 @@ BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mod
 void set_length(BuildOptions& options, std::int64_t length);
 
 /// REQUIRES: the mode is not automatic.
-RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job);
+/// `gathers_again`: TensorKeep::shard.
+RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job, bool gathers_again);
 
 /// Its kernel, attributes and states.
 OptimizerSpec optimizer_spec(const OptimizerJob& job);

@@ -125,9 +125,10 @@ const Graph* ProfileCache::differentiated(const Mesh& mesh, bool sequence_parall
   return &differentiated_;
 }
 
-cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, int lane) {
+cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, bool gathers_again,
+                                 int lane) {
   Graph graph = whole;
-  recompute(graph, recompute_policy({mode, 1}));
+  recompute(graph, recompute_policy({mode, 1}, gathers_again));
   const std::vector<std::int64_t> passed = cost::boundary_bytes(graph, kept_);
   expand_rings(graph);
   fuse(graph, *hardware_.target);
@@ -142,11 +143,11 @@ cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, Checkpoin
 }
 
 const cost::Profile* ProfileCache::profile(const Mesh& all, bool sequence_parallel, std::int64_t micro,
-                                           const ActivationCheckpointingJob& recomputed) {
+                                           const ActivationCheckpointingJob& recomputed, bool gathers_again) {
   using Mode = CheckpointingMode;
   const Mesh mesh = of_graph(all);
   const auto key = [&](Mode mode, std::int64_t every) {
-    return Key{mesh, sequence_parallel, micro, static_cast<int>(mode), every};
+    return Key{mesh, sequence_parallel, micro, static_cast<int>(mode), every, gathers_again};
   };
   if (const auto at = profiles_.find(key(recomputed.mode, recomputed.every)); at != profiles_.end()) return &at->second;
   const Graph* const whole = differentiated(mesh, sequence_parallel, micro);
@@ -159,7 +160,7 @@ const cost::Profile* ProfileCache::profile(const Mesh& all, bool sequence_parall
     for (std::size_t lane = 0; lane < modes.size(); ++lane) model(mesh, static_cast<int>(lane));
     try {  // what a rank's part of a value is may be refused too
       for_each_index(modes.size(), [&](std::size_t lane) {
-        profiles[lane] = made(*whole, mesh, modes[lane], static_cast<int>(lane));
+        profiles[lane] = made(*whole, mesh, modes[lane], gathers_again, static_cast<int>(lane));
       });
     } catch (const JobError& error) {
       refuse(mesh, sequence_parallel, error);
@@ -168,7 +169,7 @@ const cost::Profile* ProfileCache::profile(const Mesh& all, bool sequence_parall
     for (std::size_t lane = 0; lane < modes.size(); ++lane) profiles_[key(modes[lane], 1)] = std::move(profiles[lane]);
   }
   if (recomputed.mode != Mode::every_n) return &profiles_.at(key(recomputed.mode, 1));
-  if (profile(mesh, sequence_parallel, micro, {Mode::none, 1}) == nullptr) return nullptr;
+  if (profile(mesh, sequence_parallel, micro, {Mode::none, 1}, gathers_again) == nullptr) return nullptr;
   return &mixed(key(Mode::none, 1), recomputed);
 }
 

@@ -26,7 +26,7 @@ class ProfileCache final : public cost::ProfileSource {
   ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool whole = false);
 
   const cost::Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro,
-                               const ActivationCheckpointingJob& recompute) override;
+                               const ActivationCheckpointingJob& recompute, bool gathers_again) override;
   std::string why_not(const Mesh& mesh, bool sequence_parallel) override {
     return refusals_[{of_graph(mesh), sequence_parallel}];
   }
@@ -38,7 +38,7 @@ class ProfileCache final : public cost::ProfileSource {
   std::size_t num_nodes() { return whole(1).nodes.size(); }
 
  private:
-  using Key = std::tuple<Mesh, bool, std::int64_t, int, std::int64_t>;
+  using Key = std::tuple<Mesh, bool, std::int64_t, int, std::int64_t, bool>;
   /// The axes that a profile depends on.
   static Mesh of_graph(const Mesh& mesh) {
     return {{Axis::expert, mesh.size(Axis::expert)},
@@ -53,7 +53,7 @@ class ProfileCache final : public cost::ProfileSource {
   /// Null.
   const Graph* refuse(const Mesh& mesh, bool sequence_parallel, const JobError& error);
   const cost::CostModel& model(const Mesh& mesh, int lane);
-  cost::Profile made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, int lane);
+  cost::Profile made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, bool gathers_again, int lane);
   const cost::Profile& mixed(const Key& key, const ActivationCheckpointingJob& recompute);
 
   const LoadedJob& loaded_;

@@ -50,7 +50,8 @@ StrategyJob resolve_strategy(const Job& job, const Mesh& mesh, const Graph& grap
   const ResolvedData data = resolve(strategy.data, mesh.size(Axis::pipeline) > 1);
   strategy.data.keep = data.keep;
   strategy.data.reduce = data.reduce;
-  strategy.data.replicate = mesh.size(Axis::replicate);
+  strategy.data.replicate = data.secondary ? 1 : mesh.size(Axis::replicate);
+  if (data.secondary) strategy.data.secondary = mesh.group_size(kSliceAxes);
   strategy.wrap = resolve_wrap(job.strategy, job.precision.reduce, graph);
   if (!begins.empty()) {
     strategy.pipeline.split_policy = SplitPolicy::names;

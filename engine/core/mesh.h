@@ -60,6 +60,9 @@ inline constexpr Axes kSequenceAxes = kTokenAxes - kBatchAxes;
 /// The axes along which a strategy may slice the states of a unit of parameters, but for those that cut the parameters
 /// themselves (Unit::slice_axes).
 inline constexpr Axes kSliceAxes = Axis::shard | Axis::expert | Axis::context;
+/// The same; with the replicas where each of these has only a secondary copy of the working weights, and the slices are
+/// those of all of them together.
+constexpr Axes slice_axes(bool across_replicas) { return across_replicas ? kSliceAxes | Axis::replicate : kSliceAxes; }
 
 /// Indices of a rank along every axis.
 using Coordinates = std::array<int, kNumAxes>;

@@ -15,7 +15,9 @@ std::string data_text(const Candidate& c) {
   if (c.prefetch > 0) text += fmt::format(", {} units gathered ahead", c.prefetch);
   if (c.bucket_mb > 0) text += fmt::format(", buckets of {:g} MiB", c.bucket_mb);
   if (c.once) text += ", gathered and reduced once a step";
-  if (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1)
+  if (c.secondary)
+    text += fmt::format(", a secondary copy over {}", c.mesh.group_size(kSliceAxes));
+  else if (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1)
     text += fmt::format(" ({} shards × {} replicas)", c.size(Axis::shard), c.size(Axis::replicate));
   return text;
 }
@@ -46,7 +48,8 @@ std::string text_of(const Candidate& c) {
   std::string text = data_text(c);
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (c.size(Axis::tensor) > 1)
-    add(fmt::format("tensor {}{}", c.size(Axis::tensor), c.sequence_parallel ? " with sequence parallel" : ""));
+    add(fmt::format("tensor {}{}{}", c.size(Axis::tensor), c.sequence_parallel ? " with sequence parallel" : "",
+                    c.gathers_again ? " (keep: shard)" : ""));
   if (c.size(Axis::expert) > 1) add(fmt::format("expert {}", c.size(Axis::expert)));
   if (c.size(Axis::context) > 1) add(fmt::format("context {}", c.size(Axis::context)));
   if (c.size(Axis::pipeline) > 1)
@@ -67,7 +70,8 @@ DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& c)
   data.kind = c.kind;
   data.sharding = c.sharding;
   data.replicate.reset();
-  if (record_of(data).takes("replicate")) data.replicate = c.size(Axis::replicate);
+  if (record_of(data).takes("replicate")) data.replicate = c.secondary ? 1 : c.size(Axis::replicate);
+  data.secondary = !c.secondary ? 1 : job.secondary == 1 ? DataStrategyJob::kOfNode : job.secondary;
   if (c.once) data.keep = Keep::step, data.reduce = Reduce::step;
   if (c.prefetch > 0) data.prefetch = c.prefetch;
   if (c.bucket_mb > 0) data.bucket_mb = c.bucket_mb;
@@ -76,8 +80,9 @@ DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& c)
 
 int complexity(const Candidate& c) {
   return c.num_axes() * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 +
-         (c.sequence_parallel ? 5 : 0) + (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1 ? 3 : 0) +
-         (c.once ? 4 : 0) + (c.begins ? 2 : 0) + (c.prefetch > 0) + (c.bucket_mb > 0);
+         (c.sequence_parallel ? 5 : 0) + (c.gathers_again ? 1 : 0) +
+         (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1 ? 3 : 0) + (c.once ? 4 : 0) + (c.begins ? 2 : 0) +
+         (c.prefetch > 0) + (c.bucket_mb > 0);
 }
 
 }  // namespace trainer::cost

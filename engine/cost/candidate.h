@@ -15,8 +15,10 @@ namespace trainer::cost {
 struct Candidate {
   Mesh mesh;
   bool sequence_parallel = false;
+  bool gathers_again = false;  ///< what sequence parallelism gathers is not kept for the backward pass
   DataKind kind = DataKind::ddp;
   Sharding sharding = Sharding::full_shard;
+  bool secondary = false;  ///< replicas have secondary copies of the weights alone (DataStrategyJob::secondary)
   bool once = false;  ///< of what is sharded: gathered and reduced once a step, whatever the number of micro-batches
   std::int64_t prefetch = 0;  ///< units gathered ahead; 0: as the job has it
   double bucket_mb = 0;       ///< 0: as the job has it
@@ -36,12 +38,14 @@ struct Candidate {
     return (data_ranks() > 1) + (size(Axis::expert) > 1) + (size(Axis::tensor) > 1) + (size(Axis::context) > 1) +
            (size(Axis::pipeline) > 1);
   }
-  /// Ranks among which states are sliced, and those over which gradients are summed.
-  int slices() const { return mesh.group_size(kSliceAxes); }
+  /// Among which states are sliced, and the ranks of them.
+  Axes slice_axes() const { return trainer::slice_axes(secondary); }
+  int slices() const { return mesh.group_size(slice_axes()); }
   /// Of `all` elements, `own` of them of a rank's experts, those in a slice.
   std::int64_t sliced(std::int64_t all, std::int64_t own) const {
     return (all - own) / slices() + own / (slices() / size(Axis::expert));
   }
+  /// Ranks over which gradients are summed.
   int token_ranks() const { return mesh.group_size(kTokenAxes); }
 };
 
@@ -57,7 +61,8 @@ inline MeshAndKind mesh_and_kind(const Candidate& c) { return {c.mesh, c.kind, c
 /// Whether two candidates are one in all that a search decides.
 inline bool same(const Candidate& a, const Candidate& b) {
   const auto rest = [](const Candidate& c) {
-    return std::tuple(c.sequence_parallel, c.schedule, c.virtual_stages, c.micro, c.recompute.mode, c.recompute.every);
+    return std::tuple(c.sequence_parallel, c.gathers_again, c.schedule, c.virtual_stages, c.micro, c.recompute.mode,
+                      c.recompute.every);
   };
   const bool cut_alike = a.begins == b.begins || (a.begins && b.begins && *a.begins == *b.begins);
   return mesh_and_kind(a) == mesh_and_kind(b) && rest(a) == rest(b) && cut_alike;

@@ -35,7 +35,11 @@ std::vector<std::int32_t> assign_pieces(const Graph& graph, const std::vector<st
 class Profiling {
  public:
   Profiling(const Graph& graph, const std::vector<std::string>& begins, const CostModel& model, const Target& target)
-      : graph_(graph), model_(model), target_(target), piece_of_(assign_pieces(graph, begins)) {
+      : graph_(graph),
+        model_(model),
+        target_(target),
+        piece_of_(assign_pieces(graph, begins)),
+        made_backward_(graph.values.size(), 0) {
     profile_.pieces.resize(std::max<std::size_t>(1, begins.size()));
   }
 
@@ -87,12 +91,15 @@ class Profiling {
 
   void time(std::size_t index) {
     const Node& node = graph_.nodes[index];
+    for (ValueId output : node.outputs) made_backward_[static_cast<std::size_t>(output)] = node.backward;
     if (aliases(node) || node.op == Op::replicate) return;
     const Estimate estimate = this->estimate(node);
     Piece& piece = this->piece(index);
     if (is_collective(node.op)) piece.network_us += estimate.us;
     if (is_collective(node.op) && !node.backward) piece.network_forward_us += estimate.us;
-    if (node.recomputed) piece.recompute_us += estimate.us;
+    if (is_collective(node.op) && node.recomputed && !made_backward_[static_cast<std::size_t>(node.inputs[0])])
+      piece.network_again_us += estimate.us;
+    if (node.recomputed && !is_collective(node.op)) piece.recompute_us += estimate.us;
     (!node.backward                 ? piece.forward_us
      : is_weight_part(graph_, node) ? piece.weight_us
                                     : piece.input_us) += estimate.us;
@@ -183,6 +190,7 @@ class Profiling {
   const CostModel& model_;
   const Target& target_;
   const std::vector<std::int32_t> piece_of_;  // of each node
+  std::vector<char> made_backward_;           // of each value
   Profile profile_;
 };
 

@@ -21,7 +21,8 @@ struct Piece {
   double adding_us = 0;           ///< more than weight_us where gradients are added to those of earlier micro-batches
   double network_us = 0;          ///< how much of all three is communication along the axes of the graph
   double network_forward_us = 0;  ///< how much of forward_us
-  double recompute_us = 0;        ///< how much is done a second time
+  double network_again_us = 0;    ///< how much gathers again, in the backward pass, what waits for nothing there
+  double recompute_us = 0;        ///< how much else is done a second time
   std::int64_t saved_bytes = 0;   ///< kept from the forward pass to the backward pass
   std::int64_t freed_bytes =
       0;  ///< of those, what the gradients of parameters do not need: a split backward frees it early

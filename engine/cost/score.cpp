@@ -26,6 +26,7 @@ Piece sum_of(const std::vector<Piece>& pieces, std::size_t first, std::size_t la
     sum.adding_us += piece.adding_us;
     sum.network_us += piece.network_us;
     sum.network_forward_us += piece.network_forward_us;
+    sum.network_again_us += piece.network_again_us;
     sum.saved_bytes += piece.saved_bytes;
     sum.freed_bytes += piece.freed_bytes;
     sum.handed_bytes += piece.handed_bytes;
@@ -81,7 +82,10 @@ class DataTime {
     return {static_cast<double>(piece.parameters), static_cast<double>(piece.own_parameters)};
   }
 
-  double gather(const Elements& elements) const { return time(CollectiveKind::all_gather, kSliceAxes, elements); }
+  /// Over kSliceAxes, but for the first gather of a step where copies are secondary.
+  double gather(const Elements& elements, Axes axes = kSliceAxes) const {
+    return time(CollectiveKind::all_gather, axes, elements);
+  }
   /// What a rank's part of a unit that is kept off the device takes to come there.
   double fetch(const Piece& unit) const {
     const Space space = strategies::space_of(job_.strategy.offload.parameters);
@@ -90,7 +94,9 @@ class DataTime {
         .move(space, true, candidate_.sliced(unit.parameters, unit.own_parameters) * size_of(job_.precision.compute))
         .us;
   }
-  double scatter(const Elements& elements) const { return time(CollectiveKind::reduce_scatter, kSliceAxes, elements); }
+  double scatter(const Elements& elements) const {
+    return time(CollectiveKind::reduce_scatter, candidate_.slice_axes(), elements);
+  }
   double reduce(const Elements& elements, Axes axes) const { return time(CollectiveKind::all_reduce, axes, elements); }
 
   // Of `count` like collectives that begin as the pass goes on, what the pass cannot hide; the last begins at its end.
@@ -116,6 +122,7 @@ class DataTime {
     const Elements elements = trained(sum);
     if (candidate_.token_ranks() == 1) return 0;
     double us = data_.shard_parameters && data_.keep == Keep::step ? passes(units, true) : 0;
+    if (data_.secondary) us += passes(units, true, candidate_.slice_axes()) - passes(units, true);  // the first
     if (elements.all == 0) return us;
     if (!data_.shard_states) {
       const Axes summed = averages_ ? kSequenceAxes : kTokenAxes;
@@ -126,7 +133,7 @@ class DataTime {
     const auto count = static_cast<double>(std::max<std::size_t>(1, units.size()));
     if (data_.reduce == Reduce::step)
       us += exposed(scatter(elements / count), count, sum.backward_us()) + count * reduction_kernels(elements / count);
-    if (candidate_.size(Axis::replicate) > 1 && candidate_.slices() > 1)
+    if (candidate_.size(Axis::replicate) > 1 && candidate_.slices() > 1 && !data_.secondary)
       us += exposed(reduce(elements / count / candidate_.slices(), Axes::of(Axis::replicate)), count,
                     sum.backward_us() / 2);
     if (!data_.shard_parameters) us += exposed(gather(elements / count), count, optimizer_us);
@@ -162,13 +169,14 @@ class DataTime {
   static double sum(const CodingTime& time) { return time.encode_us + time.decode_us; }
 
   // Each unit's collectives run while the unit before it is computed.
-  double passes(const std::vector<Piece>& units, bool forward) const {
+  double passes(const std::vector<Piece>& units, bool forward, Axes axes = kSliceAxes) const {
     double us = 0, before = 0;
     const bool again = !forward && data_.shard_parameters && data_.keep == Keep::use;
     for (std::size_t i = 0; i < units.size(); ++i) {
       const Piece& unit = units[forward ? i : units.size() - 1 - i];
       const double reduced = !forward && unit.trained > 0 ? scatter(trained(unit)) : 0;
-      const double comes = forward || (again && i > 0) ? fetch(unit) + gather(parameters(unit)) : 0;
+      const double fetched = data_.secondary && axes == kSliceAxes ? 0 : fetch(unit);  // a secondary copy is there
+      const double comes = forward || (again && i > 0) ? fetched + gather(parameters(unit), axes) : 0;
       const double traffic = reduced + comes;
       us += std::max(0.0, traffic - before);
       if (forward || (again && i > 0)) us += gather_kernels(parameters(unit));
@@ -425,6 +433,9 @@ std::int64_t Scorer::static_bytes(const Candidate& candidate, const ResolvedData
   const bool brief = data.shard_parameters && data.keep == Keep::use && !units.empty();
   if (data.shard_parameters)
     bytes += (brief ? std::min(parameters, 3 * largest(units, &Piece::parameters)) : parameters) * compute;
+  if (data.secondary && candidate.mesh.group_size(kSliceAxes) > 1)
+    bytes +=
+        (data.int8_gathers ? int8_bytes(parameters) : parameters * compute) / candidate.mesh.group_size(kSliceAxes);
   if (data.int8_gathers || data.int8_reductions)  // of the unit in use and of the next one
     bytes += 2 * int8_bytes(largest(units, &Piece::parameters));
   return bytes + (brief ? 3 * stage.packed_bytes / static_cast<std::int64_t>(units.size()) : stage.packed_bytes);

@@ -38,7 +38,8 @@ class Scorer {
 
   /// Null: the candidate cannot be (its tensor degree is refused).
   const Profile* profile_of(const Candidate& candidate) {
-    return profiles_.profile(candidate.mesh, candidate.sequence_parallel, candidate.micro, candidate.recompute);
+    return profiles_.profile(candidate.mesh, candidate.sequence_parallel, candidate.micro, candidate.recompute,
+                             candidate.gathers_again);
   }
   /// No schedule and no data strategy can be faster: what the average rank computes.
   double at_least_us(const Candidate& candidate, const Profile& profile) const;

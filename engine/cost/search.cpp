@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "engine/cost/kinds.h"
 #include "engine/cost/score.h"
 #include "engine/job/data_strategies.h"
 #include "engine/job/nearest_numbers.h"
@@ -64,18 +65,16 @@ class Enumeration {
   }
 
   std::optional<Candidate> first_fit() {
-    for (Candidate& c : meshes())
-      for (const ActivationCheckpointingJob& mode : recomputations()) {
-        c.recompute = mode;
-        if (const auto found = fits_smallest(c)) return found;
-      }
+    for (const Candidate& c : meshes())
+      for (const Candidate& way : recomputed(c))
+        if (const auto found = fits_smallest(way)) return found;
     return std::nullopt;
   }
 
   std::vector<Scored> frugal() {
     all_ = true;
-    for (Candidate& c : meshes()) {
-      c.recompute = recomputations().back();
+    for (const Candidate& mesh : meshes()) {
+      Candidate c = recomputed(mesh).back();
       const int data = world_of(c) / c.size(Axis::tensor) / c.size(Axis::pipeline);
       context_ = c.size(Axis::context);
       if (!smallest(c, data) || c.micro_batches > kMostMicroBatches) continue;
@@ -275,10 +274,9 @@ class Enumeration {
   }
 
   // Whether some stage count can hold one such micro-batch at all.
-  bool frames_of(Candidate c, const std::vector<int>& stages) {
+  bool frames_of(const Candidate& of, const std::vector<int>& stages) {
     bool any = false;
-    for (const ActivationCheckpointingJob& mode : recomputations()) {
-      c.recompute = mode;
+    for (Candidate c : recomputed(of)) {
       const Profile* profile = scorer_.profile_of(c);
       if (profile == nullptr) {
         impossible("tensor", c.size(Axis::tensor), profiles_.why_not(c.mesh, c.sequence_parallel));
@@ -304,7 +302,7 @@ class Enumeration {
       }
       if (any && ample) break;  // no need of recomputation
     }
-    return any || c.micro == 1;
+    return any || of.micro == 1;
   }
 
   // Everything whole on every data rank, as many micro-batches in flight as there are stages.
@@ -327,6 +325,29 @@ class Enumeration {
     return saved / pipeline;
   }
 
+  // From what keeps most to what keeps least.
+  std::vector<Candidate> recomputed(Candidate c) const {
+    std::vector<Candidate> result;
+    for (const ActivationCheckpointingJob& mode : recomputations()) {
+      c.recompute = mode;
+      for (const bool again : gathers_again(c)) {
+        c.gathers_again = again;
+        result.push_back(c);
+      }
+    }
+    return result;
+  }
+
+  // Blocks that are recomputed gather again anyway. Of every n-th it is looked at where the job asks for just that.
+  std::vector<bool> gathers_again(const Candidate& c) const {
+    const TensorKeep keep = job_.strategy.tensor.keep;
+    if (!c.sequence_parallel || keep == TensorKeep::gathered) return {false};
+    if (keep == TensorKeep::shard) return {true};
+    const CheckpointingMode mode = c.recompute.mode, asked = job_.activation_checkpointing.mode;
+    const bool keeps = mode == CheckpointingMode::none || (mode == CheckpointingMode::every_n && asked == mode);
+    return keeps ? std::vector<bool>{false, true} : std::vector<bool>{false};
+  }
+
   std::vector<ActivationCheckpointingJob> recomputations() const {
     if (job_.activation_checkpointing.mode != CheckpointingMode::automatic) return {job_.activation_checkpointing};
     return {{CheckpointingMode::none, 1},
@@ -336,48 +357,11 @@ class Enumeration {
             {CheckpointingMode::full, 1}};
   }
 
-  // Of so many replicas and slices, whichever there is more than one of, as many are along the expert axis as it has
-  // ranks.
-  static Candidate with(Candidate c, const DataRecord& record, int replicate, int shard) {
-    c.kind = record.kind;
-    c.sharding = record.sharding.value_or(c.sharding);
-    (record.shard_states ? shard : replicate) /= c.size(Axis::expert);
-    c.mesh.set(Axis::replicate, replicate);
-    c.mesh.set(Axis::shard, shard);
-    return c;
-  }
-
-  std::vector<Candidate> kinds(const Candidate& c, int data) const {
-    if (!free_.data) return {fixed_kind(c, data)};
-    std::vector<Candidate> result;
-    for (const DataRecord& record : data_records()) {
-      if (!record.searched || (record.shard_states && data == 1)) continue;
-      if (record.replica_is_node) {
-        across_nodes(c, record, data, result);
-        continue;
-      }
-      result.push_back(record.shard_states ? with(c, record, 1, data) : with(c, record, data, 1));
-      if (record.searched_once) result.push_back(result.back()), result.back().once = true;
-    }
+  std::vector<Candidate> kinds(const Candidate& c, int data) {
+    std::string refused;
+    std::vector<Candidate> result = kinds_over(space_, c, data, refused);
+    if (!refused.empty()) impossible("tensor", c.size(Axis::tensor), refused);
     return result;
-  }
-
-  // Shards inside a node, replicas across: then over twice as many nodes, and so on.
-  void across_nodes(const Candidate& c, const DataRecord& record, int data, std::vector<Candidate>& result) const {
-    const int of_node = space_.ranks_per_node / c.size(Axis::tensor) / context_;
-    for (int shard = std::max(1, of_node); shard < data && shard > 1; shard *= 2)
-      if (data % shard == 0 && data > of_node && shard % c.size(Axis::expert) == 0)
-        result.push_back(with(c, record, data / shard, shard));
-  }
-
-  Candidate fixed_kind(Candidate c, int data) const {
-    const DataStrategyJob& job = job_.strategy.data;
-    const DataRecord& record = record_of(job);
-    c.sharding = job.sharding;
-    if (!record.shard_states) return with(c, record, data, 1);
-    std::int64_t replicas = job.replicate.value_or(record.replica_is_node ? job_.cluster.nodes : 1);
-    if (replicas < 1 || data % (replicas * c.size(Axis::expert)) != 0) replicas = 1;
-    return with(c, record, static_cast<int>(replicas), data / static_cast<int>(replicas));
   }
 
   void schedules(const Frame& frame) {
@@ -454,7 +438,7 @@ class Enumeration {
       scored.bytes = bytes;
     }
     if (scored.fits && (best_us_ == 0 || scored.step_us < best_us_)) best_us_ = scored.step_us;
-    if (scored.fits && by_time() && c.recompute.mode == CheckpointingMode::none && !c.begins)
+    if (scored.fits && by_time() && c.recompute.mode == CheckpointingMode::none && !c.gathers_again && !c.begins)
       fitting_.insert(identity(c));
     reported_.insert(mesh_and_kind(c));
     result_.scored.push_back(scored);

@@ -35,7 +35,7 @@ class ProfileSource {
   /// Of the mesh the axes of the graph count: expert, tensor and context. Null where the model cannot be cut so; then
   /// `why_not` says why.
   virtual const Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro,
-                                 const ActivationCheckpointingJob& recompute) = 0;
+                                 const ActivationCheckpointingJob& recompute, bool gathers_again) = 0;
   virtual std::string why_not(const Mesh& mesh, bool sequence_parallel) = 0;
   /// What each expert axis has to divide: the number of experts; 1: there are none.
   virtual std::int64_t experts() = 0;

@@ -171,15 +171,11 @@ class StageSketch {
 
   void alone(const Action& action, Pass& pass) {
     const Piece& sum = step_.pipelined.chunks[at(action.chunk)];
-    const double network = sum.network_us - sum.network_forward_us;
     if (action.kind == Kind::forward) {
       kernel(sum.forward_us - sum.network_forward_us);
       tensor(sum, sum.network_forward_us);
     } else {
-      if (action.kind != Kind::backward_weight) {
-        kernel(sum.input_us - network);
-        tensor(sum, network);
-      }
+      if (action.kind != Kind::backward_weight) backward_input(sum);
       if (action.kind != Kind::backward_input) kernel(weight_us(sum, action));
     }
     note_end(action, pass);
@@ -225,15 +221,21 @@ class StageSketch {
     const Kind kind = action.kind;
     if (kind != Kind::backward_weight) {
       open(index);
-      const double network = piece.network_us - piece.network_forward_us;
-      kernel(piece.input_us - network);
-      tensor(piece, network);
+      backward_input(piece);
       close(index);
     }
     if (kind != Kind::backward_input && piece.weight_us > 0) {
       awaited_[at(Stream::background)] = std::max(awaited_[at(Stream::background)], scatters_[0]);
       kernel(weight_us(piece, action));
     }
+  }
+
+  // What is gathered again is there already, and travels while the piece computes.
+  void backward_input(const Piece& piece) {
+    const double network = piece.network_us - piece.network_forward_us;
+    kernel(piece.input_us - network);
+    tensor(piece, piece.network_again_us, {});
+    tensor(piece, network - piece.network_again_us);
   }
 
   // Waits for all that the piece's values come through.
@@ -244,13 +246,16 @@ class StageSketch {
   }
 
   void tensor(const Piece& piece, double us) {
+    StreamClock after;
+    after[at(Stream::compute)] = last_[at(Stream::compute)];
+    tensor(piece, us, after);
+  }
+  void tensor(const Piece& piece, double us, const StreamClock& after) {
     if (us <= 0) return;
     const Axes axes = Axis::expert | Axis::context | Axis::tensor;
     Estimate time = step_.model.collective(CollectiveKind::all_gather, DType::bf16, step_.candidate.mesh.active(axes),
                                            {}, std::max<std::int64_t>(1, piece.boundary_bytes));
     time.us = us;
-    StreamClock after;
-    after[at(Stream::compute)] = last_[at(Stream::compute)];
     collective(Stream::tensor, axes, time, after);
   }
 
@@ -267,11 +272,13 @@ class StageSketch {
       const Piece& asked = step_.profile.pieces[uses_[asked_].piece];
       const auto elements = static_cast<double>(asked.parameters);
       const CodingTime coding = coding_of_gather(step_.model, step_.data, step_.job, elements, slices());
-      if (coding.encode_us > 0) after[at(Stream::compute)] = compute(coding.encode_us, {});
+      const bool first = state.gather < 0 || !step_.data.secondary;
+      if (coding.encode_us > 0 && first) after[at(Stream::compute)] = compute(coding.encode_us, {});
       state.decode_us = coding.decode_us;
+      const Axes axes = first ? step_.candidate.slice_axes() : kSliceAxes;  // then out of the secondary copy
       state.gather = collective(
-          Stream::background, kSliceAxes,
-          step_.collective(CollectiveKind::all_gather, kSliceAxes, elements, static_cast<double>(asked.own_parameters)),
+          Stream::background, axes,
+          step_.collective(CollectiveKind::all_gather, axes, elements, static_cast<double>(asked.own_parameters)),
           after);
     }
     awaited_[at(Stream::background)] = std::max(awaited_[at(Stream::background)], states_[piece].gather);
@@ -315,7 +322,7 @@ class StageSketch {
       decode_gradients();
       const CodingTime coding = coding_of_reduction(step_.model, step_.data, step_.job, elements, slices());
       if (coding.encode_us > 0) after[at(Stream::compute)] = compute(coding.encode_us, {});
-      const std::int32_t scatter = run(CollectiveKind::reduce_scatter, kSliceAxes, elements);
+      const std::int32_t scatter = run(CollectiveKind::reduce_scatter, step_.candidate.slice_axes(), elements);
       encoded_ = {scatter, coding.decode_us};
       if (each) scatters_[0] = std::exchange(scatters_[1], scatter);
     }
@@ -324,7 +331,7 @@ class StageSketch {
       done[at(Stream::background)] = scatters_[0];
       compute(elements / step_.candidate.slices() * 3 * size_of(dtype) / bandwidth(), done);
     }
-    if (last && step_.candidate.size(Axis::replicate) > 1)
+    if (last && step_.candidate.size(Axis::replicate) > 1 && !step_.data.secondary)
       run(CollectiveKind::all_reduce, Axes::of(Axis::replicate), elements / step_.candidate.slices());
   }
 
@@ -361,10 +368,11 @@ class StageSketch {
       StreamClock after;
       after[at(Stream::compute)] = last_[at(Stream::compute)];
       const double parts = buckets(elements * size_of(step_.job.precision.reduce));
-      Estimate time = step_.collective(CollectiveKind::all_gather, kSliceAxes, elements / parts,
+      const Axes axes = step_.candidate.slice_axes();
+      Estimate time = step_.collective(CollectiveKind::all_gather, axes, elements / parts,
                                        static_cast<double>(piece.own_trained) / parts);
       time.us *= parts;
-      collective(Stream::background, kSliceAxes, time, after);
+      collective(Stream::background, axes, time, after);
     }
   }
 

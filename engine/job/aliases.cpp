@@ -201,6 +201,7 @@ const ValueRow kSectionKeys[] = {
      {"strategy.data.kind", "zero1, zero2, zero3, fsdp or ddp"}},
     {"strategy.data", "degree size", {"", kDataRanks}},
     {"strategy.data", "zero_quantized_weights quantized_weights", {"strategy.data.gather", "int8 or exact"}},
+    {"strategy.data", "zero_hpz_partition_size hpz", {"strategy.data.secondary", "node, or a number of ranks"}},
     {"strategy.data", "zero_quantized_gradients quantized_gradients", {"strategy.data.reduce_dtype", "int8 or exact"}},
     {"strategy.data", "fragments num_fragments", {"strategy.data.parts", ""}},
     {"strategy.data.outer", "weight_decay wd betas eps", {"", "the outer optimizer is SGD on the averages"}},

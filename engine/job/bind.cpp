@@ -447,6 +447,7 @@ TensorStrategyJob bind_tensor(const Values& v, FreeParts& free) {
   if (!v.has(at + "sequence_parallel")) return tensor;
   free.sequence_parallel = v.is(at + "sequence_parallel", "auto");
   if (!free.sequence_parallel) tensor.sequence_parallel = v.flag(at + "sequence_parallel");
+  if (v.has(at + "keep")) tensor.keep = v.word<TensorKeep>(at + "keep");
   return tensor;
 }
 

@@ -10,8 +10,11 @@
 namespace trainer {
 
 const std::vector<DataRecord>& data_records() {
-  static const std::vector<std::string_view> kFullySharded{
-      "sharding", "replicate", "keep", "reduce", "gather", "reduce_dtype", "prefetch", "bucket_mb", "compression"};
+  static const std::vector<std::string_view> kFullySharded{"sharding",  "replicate",  "keep",         "reduce",
+                                                           "gather",    "secondary",  "reduce_dtype", "prefetch",
+                                                           "bucket_mb", "compression"},
+      kKept{"sharding",     "replicate", "keep",      "reduce",     "gather",
+            "reduce_dtype", "prefetch",  "bucket_mb", "compression"};
   static const std::vector<DataRecord> records{
       {.kind = DataKind::ddp,
        .what = "every rank has everything",
@@ -32,7 +35,7 @@ const std::vector<DataRecord>& data_records() {
       {.kind = DataKind::fsdp,
        .sharding = Sharding::shard_grad_op,
        .what = "sharded as `sharding` says",
-       .keys = kFullySharded,
+       .keys = kKept,
        .shard_states = true,
        .shard_gradients = true,
        .shard_parameters = true,
@@ -51,7 +54,7 @@ const std::vector<DataRecord>& data_records() {
        .searched = true},
       {.kind = DataKind::fsdp,
        .sharding = Sharding::hybrid_shard,
-       .keys = kFullySharded,
+       .keys = kKept,
        .shard_states = true,
        .shard_gradients = true,
        .shard_parameters = true,
@@ -64,7 +67,7 @@ const std::vector<DataRecord>& data_records() {
        .keys = {"sharding", "reduce", "bucket_mb", "compression"}},
       {.kind = DataKind::zero3,
        .what = "optimizer states, gradients and parameters are sharded",
-       .keys = {"keep", "reduce", "gather", "reduce_dtype", "prefetch", "bucket_mb", "compression"},
+       .keys = {"keep", "reduce", "gather", "secondary", "reduce_dtype", "prefetch", "bucket_mb", "compression"},
        .shard_states = true,
        .shard_gradients = true,
        .shard_parameters = true,
@@ -186,6 +189,17 @@ const std::vector<DataKey>& data_keys() {
            {word(words<SentAs>())}, "exact"),
        [](const Values& v, At at, Data& data) { data.gather = v.word<SentAs>(at); },
        [](const Data& data) { return word_value(data.gather); }},
+      {field("secondary",
+             "Ranks that share a second copy of the parameters, out of which they gather after the first time in a "
+             "step; node: those of a node (ZeRO++).",
+             {word({"none", "node"}), integer(2, kMostRanks)}, "none"),
+       [](const Values& v, At at, Data& data) {
+         data.secondary = v.is(at, "none") ? 1 : v.integer_or_nothing(at).value_or(Data::kOfNode);
+       },
+       [](const Data& data) {
+         if (data.secondary > 1) return KeyValue{data.secondary};
+         return KeyValue{std::string(data.secondary == Data::kOfNode ? "node" : "none")};
+       }},
       {field("reduce_dtype",
              "What gradients are sent as to those who sum them; exact: precision.reduce; int8: codes of 8 bits with a "
              "scale for each 256, each sent once (ZeRO++).",

@@ -468,11 +468,18 @@ Fields activation_checkpointing() {
 Fields tensor_strategy() {
   const FieldDef sequence =
       optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag(), word({"auto"})}, "false");
+  const FieldDef keep =
+      optional("keep",
+               "What is kept for the backward pass of what sequence parallelism gathers: all of it, or a rank's shard, "
+               "which is gathered again; auto: all of it where that fits.",
+               {word(words<TensorKeep>())}, "auto");
   return {
       required("degree", "Ranks of a layer.", {integer(1, kMostRanks), word({"auto"})}),
       sequence.when_above("degree", 1),
       optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag(), word({"auto"})}, "auto")
           .when("degree", {"auto"}),
+      keep.when_above("degree", 1),
+      keep.when("degree", {"auto"}),
   };
 }
 

@@ -76,6 +76,10 @@ ValueNames<Reduce> names_of(Reduce) {
   return {{automatic, "auto"}, {micro_batch, "micro_batch"}, {step, "step"}};
 }
 ValueNames<SentAs> names_of(SentAs) { return {{SentAs::exact, "exact"}, {SentAs::int8, "int8"}}; }
+ValueNames<TensorKeep> names_of(TensorKeep) {
+  using enum TensorKeep;
+  return {{automatic, "auto"}, {gathered, "gathered"}, {shard, "shard"}};
+}
 ValueNames<Compression::Kind> names_of(Compression::Kind) {
 #define TRAINER_NAMED(kind) {Compression::Kind::kind, #kind},
   return {TRAINER_NAMED(none) TRAINER_COMPRESSIONS(TRAINER_NAMED)};

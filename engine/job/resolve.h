@@ -3,6 +3,9 @@
 // (data_strategies.h) says what `auto` is.
 #pragma once
 
+#include <string>
+
+#include "engine/core/mesh.h"
 #include "engine/job/strategy_job.h"
 
 namespace trainer {
@@ -18,11 +21,22 @@ struct ResolvedData {
   // What travels as codes of 8 bits (SentAs::int8).
   bool int8_gathers = false;     ///< working copies
   bool int8_reductions = false;  ///< gradients
+  bool secondary = false;  ///< after a unit's first gather of a step it is gathered among the ranks of one replica
   friend bool operator==(const ResolvedData&, const ResolvedData&) = default;
 };
 
 /// `pipelined`: there is more than one stage, and so many micro-batches pass between two uses of a unit's gathered
 /// copy.
 ResolvedData resolve(const DataStrategyJob& data, bool pipelined);
+
+/// A replica that has a secondary copy of the weights: how many ranks it has along the shard axis; or why there is no
+/// such, and what the key may be instead.
+struct SecondaryReplica {
+  int shard = 0;
+  std::string refused{}, allowed{};
+};
+/// Of `left` ranks that the axes replicate and shard share; `mesh` has the others. `of_node`: ranks of a node.
+SecondaryReplica secondary_replica(const DataStrategyJob& data, const Mesh& mesh, std::int64_t left, std::int64_t nodes,
+                                   std::int64_t of_node);
 
 }  // namespace trainer

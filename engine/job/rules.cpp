@@ -86,6 +86,8 @@ class Rules {
     compression();
     gathered_codes();
     fp8();
+    secondary();
+    kept();
     loss_scale();
     on_nan();
     keep_best();
@@ -230,6 +232,25 @@ class Rules {
     if (text("strategy.data.gather") == "int8" && text("precision.compute") == "f16")
       add("strategy.data.gather", "codes of 8 bits are made of f32 and bf16, and precision.compute is f16",
           "exact; or precision.compute: bf16 or f32");
+  }
+
+  void secondary() {
+    const std::string at = "strategy.data.secondary";
+    if (checked_.find(at) == nullptr || text(at) == "none") return;
+    if (const std::string& keep = text("strategy.data.keep"); keep == "pass" || keep == "step")
+      add(at, fmt::format("with strategy.data.keep: {} parameters stay, and are not gathered a second time", keep),
+          "none; or strategy.data.keep: use");
+    if (const Integer replicas = integer("strategy.data.replicate"); replicas && *replicas > 1)
+      add(at, fmt::format("there is one primary copy of the parameters, and strategy.data.replicate is {}", *replicas),
+          "none; or strategy.data.replicate: 1");
+  }
+
+  void kept() {
+    const std::string at = "strategy.tensor.keep", sequence = "strategy.tensor.sequence_parallel";
+    if (checked_.find(at) == nullptr || checked_.find(sequence) == nullptr || text(at) == "auto") return;
+    if (checked_.node(sequence).as_bool() == false)
+      add(at, "has no effect where strategy.tensor.sequence_parallel is false",
+          "auto; or strategy.tensor.sequence_parallel: true");
   }
 
   /// Null: gradients are not compressed, or what the job says of it is no compression.

@@ -46,8 +46,12 @@ struct DataStrategyJob {
   Reduce reduce = Reduce::automatic;         ///< ddp, zero3, fsdp
   SentAs gather = SentAs::exact;             ///< zero3, fsdp: working weights; exact: precision.compute
   SentAs reduce_dtype = SentAs::exact;       ///< zero2, zero3, fsdp: gradients; exact: precision.reduce
-  std::int64_t prefetch = 1;                 ///< zero3, fsdp: units gathered ahead
-  double bucket_mb = 25;                     ///< 2^20 bytes; units smaller than this share a collective
+  /// zero3, fsdp full_shard: ranks that share a second copy of the working weights, out of which they gather after the
+  /// first time in a step; 1: there is none.
+  std::int64_t secondary = 1;
+  static constexpr std::int64_t kOfNode = 0;  ///< in place of their number: those of a node
+  std::int64_t prefetch = 1;                  ///< zero3, fsdp: units gathered ahead
+  double bucket_mb = 25;                      ///< 2^20 bytes; units smaller than this share a collective
   Compression compression;
   std::int64_t every = 10;        ///< local_sgd: steps from one average to the next
   std::optional<OuterJob> outer;  ///< local_sgd; none: parameters and states are averaged, no more
@@ -60,9 +64,14 @@ struct DataStrategyJob {
   std::int64_t step_of_part(std::int64_t part) const { return (part + 1) * every / parts; }
 };
 
+/// What sequence parallelism keeps for the backward pass of what it gathers: all of it, or the rank's shard, which is
+/// gathered again.
+enum class TensorKeep : std::uint8_t { automatic, gathered, shard };
+
 struct TensorStrategyJob {
   std::optional<std::int64_t> degree = 1;  ///< none: all devices (`strategy: tensor`)
   bool sequence_parallel = false;          ///< false where the degree is 1
+  TensorKeep keep = TensorKeep::automatic;
 };
 
 /// How ranks that have a part of each sequence come to attend to all of it.
@@ -159,6 +168,7 @@ ValueNames<Sharding> names_of(Sharding);
 ValueNames<Keep> names_of(Keep);
 ValueNames<Reduce> names_of(Reduce);
 ValueNames<SentAs> names_of(SentAs);
+ValueNames<TensorKeep> names_of(TensorKeep);
 ValueNames<Compression::Kind> names_of(Compression::Kind);
 ValueNames<ContextKind> names_of(ContextKind);
 ValueNames<PipelineSchedule> names_of(PipelineSchedule);

@@ -262,13 +262,14 @@ struct Unit {
   std::int32_t optimizer = 0;        ///< index in AssembleOptions::optimizers; -1: frozen
   std::vector<std::int32_t> stages;  ///< that share the unit, the first of them saves it; empty: this one only
   std::vector<Slot> slots;
+  bool across_replicas = false;  ///< slices are those of all replicas together
 
   bool trained() const { return optimizer >= 0; }
   /// The token axes that cut the parameters themselves, all of a unit alike: along these each rank has experts of its
   /// own, whose states are not sliced and whose gradients are not summed there.
   Axes own_axes() const { return tensors.empty() ? Axes{} : axes_of(tensors.front().spec) & kTokenAxes; }
   /// The axes along which states may be sliced, and those along which gradients are summed.
-  Axes slice_axes() const { return kSliceAxes - own_axes(); }
+  Axes slice_axes() const { return trainer::slice_axes(across_replicas) - own_axes(); }
   Axes sum_axes() const { return kTokenAxes - own_axes(); }
   /// The first slot of a kind, or of that kind and name; null: there is none.
   const Slot* find(Slot::Kind kind, std::string_view slot_name = {}) const;

@@ -296,6 +296,7 @@ class Reader {
     line >> unit.name >> " " >> unit.compute >> " elements=" >> unit.elements >> " decay=" >> unit.decay_elements;
     line >> " optimizer=" >> unit.optimizer >> " stages=";
     if (!line.take("own")) line.list(unit.stages);
+    unit.across_replicas = line.take(" across_replicas");
   }
 
   void read_slot(Line& line, Slot& slot) {

@@ -33,9 +33,13 @@ class Step {
  public:
   virtual ~Step() = default;
 
-  /// Gathers the working copy from the slices of the shard axis, unless it is there. `int8`: as codes of 8 bits, which
-  /// all ranks decode, those too whose slices they are; only for units that are sliced, of the dtype of the graph.
+  /// Gathers the working copy from the slices of all ranks, or from a secondary copy once there is one; unless it is
+  /// there. `int8`: as codes of 8 bits, which all ranks decode, those too whose slices they are; only for units that
+  /// are sliced, of the dtype of the graph.
   virtual void all_gather_working(const Unit& unit, bool int8) = 0;
+  /// Of the gathered copy, each rank keeps its slice of the replica's: a secondary copy, until the program ends. Only
+  /// of units that are sliced across replicas.
+  virtual void keep_secondary(const Unit& unit) = 0;
   /// The gathered copy is not needed any more.
   virtual void release_working(const Unit& unit) = 0;
 
@@ -104,6 +108,7 @@ enum class Anchor : std::uint8_t { none, made, model };
 struct UnitLayout {
   bool shard_states = false;      ///< master weights and states: its slice along the shard axis
   bool shard_parameters = false;  ///< working copy: its slice; whole copies are gathered for use
+  bool across_replicas = false;   ///< slices are those of all replicas together
   std::vector<std::string>
       states{};  ///< f32 states of the strategy, beside the optimizer's and saved with them; 0 at first
   bool own_states =

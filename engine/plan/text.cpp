@@ -167,7 +167,7 @@ void print_unit(const Unit& unit, Out& out) {
   out << "unit " << unit.name << ' ' << name_of(unit.compute) << " elements=" << unit.elements
       << " decay=" << unit.decay_elements << " optimizer=" << unit.optimizer << " stages=";
   for (std::size_t i = 0; i < unit.stages.size(); ++i) out << (i == 0 ? "" : "+") << unit.stages[i];
-  out << (unit.stages.empty() ? "own" : "") << '\n';
+  out << (unit.stages.empty() ? "own" : "") << (unit.across_replicas ? " across_replicas" : "") << '\n';
   for (const Slot& slot : unit.slots) {
     out << "slot " << name_of(slot.kind) << ' ' << slot.name << ' ' << slot.spec << ' ' << slot.region;
     if (slot.persistent) out << " persistent";

@@ -269,7 +269,9 @@ std::string strategy_line(const CompiledJob& compiled) {
     parts.push_back(fmt::format("{} over {} ranks", data, mesh.group_size(kBatchAxes)));
   if (mesh.size(Axis::tensor) > 1)
     parts.push_back(fmt::format("tensor {}{}", mesh.size(Axis::tensor),
-                                strategy.tensor.sequence_parallel ? " (sequence parallel)" : ""));
+                                !strategy.tensor.sequence_parallel          ? ""
+                                : strategy.tensor.keep == TensorKeep::shard ? " (sequence parallel, keeps shards)"
+                                                                            : " (sequence parallel)"));
   if (mesh.size(Axis::expert) > 1) parts.push_back(fmt::format("expert {}", mesh.size(Axis::expert)));
   if (mesh.size(Axis::context) > 1)
     parts.push_back(fmt::format("context {}{}", mesh.size(Axis::context),

@@ -285,7 +285,7 @@ void add_decisions(std::string& out, const LoadedJob& loaded, const CompiledJob&
   add_profile(out, loaded);
   std::string text = "wrap: " + wrap_line(strategy.wrap);
   const Json data = strategy_json(compiled)["data"];
-  for (const char* key : {"keep", "reduce", "gather", "reduce_dtype", "prefetch", "compression"})
+  for (const char* key : {"keep", "reduce", "gather", "secondary", "reduce_dtype", "prefetch", "compression"})
     if (data.contains(key))
       text += fmt::format("; {}: {}", key, data[key].is_string() ? data[key].get<std::string>() : data[key].dump());
   out += fmt::format("decided:    {}\n", text);

@@ -32,7 +32,8 @@ Json json_of(const KeyValue& key) {
 // The keys that the strategy takes, with nothing left to `auto`.
 Json data_json(DataStrategyJob data, const Mesh& mesh) {
   const ResolvedData resolved = resolve(data, mesh.size(Axis::pipeline) > 1);
-  data.replicate = mesh.size(Axis::replicate);
+  data.replicate = resolved.secondary ? 1 : mesh.size(Axis::replicate);
+  if (resolved.secondary) data.secondary = mesh.group_size(kSliceAxes);
   data.keep = resolved.keep;
   data.reduce = resolved.reduce;
   Json json{{"kind", text(data.kind)}};
@@ -68,6 +69,7 @@ Json explicit_strategy(const StrategyJob& strategy, const Mesh& mesh) {
   Json json{{"data", data_json(strategy.data, mesh)}};
   const int tensor = mesh.size(Axis::tensor), pipeline = mesh.size(Axis::pipeline);
   if (tensor > 1) json["tensor"] = {{"degree", tensor}, {"sequence_parallel", strategy.tensor.sequence_parallel}};
+  if (tensor > 1 && strategy.tensor.sequence_parallel) json["tensor"]["keep"] = text(strategy.tensor.keep);
   if (mesh.size(Axis::expert) > 1) json["expert"] = {{"degree", mesh.size(Axis::expert)}};
   if (mesh.size(Axis::context) > 1)
     json["context"] = {{"degree", mesh.size(Axis::context)}, {"kind", text(strategy.context.kind)}};

@@ -22,10 +22,12 @@ class Recomputation {
     find_outermost();
     while (num_forward_ < graph_.nodes.size() && !graph_.nodes[num_forward_].backward) ++num_forward_;
     find_producers();
+    repeat_.assign(num_forward_, false);
     if (policy_.mode == Mode::selective)
       choose_cheap();
-    else
+    else if (policy_.mode != Mode::none)
       choose_blocks();
+    if (!policy_.gathers.empty()) choose_gathers();
     rewrite();
   }
 
@@ -81,7 +83,6 @@ class Recomputation {
   /// full, every_n: everything inside a block but what leaves it.
   void choose_blocks() {
     const std::vector<bool> leaves = leaves_block();
-    repeat_.assign(num_forward_, false);
     for (std::size_t i = 0; i < num_forward_; ++i)
       repeat_[i] = in_recomputed_block(graph_.nodes[i]) && !kept(graph_.nodes[i], leaves);
   }
@@ -90,7 +91,6 @@ class Recomputation {
   /// that would need something kept for it alone is kept instead, which costs the same memory and no time.
   void choose_cheap() {
     const std::vector<bool> leaves = leaves_block();
-    repeat_.assign(num_forward_, false);
     std::vector<bool> there(graph_.values.size(), false);
     for (std::size_t i = 0; i < graph_.values.size(); ++i) there[i] = graph_.values[i].kind != ValueKind::activation;
     for (std::size_t i = 0; i < num_forward_; ++i) {
@@ -102,6 +102,17 @@ class Recomputation {
         const std::size_t storage = at(graph_.storage(output));
         there[storage] = there[storage] || ready || read_later_[storage] || leaves[storage];
       }
+    }
+  }
+
+  /// Gathers, and views of what they make.
+  void choose_gathers() {
+    for (std::size_t i = 0; i < num_forward_; ++i) {
+      const Node& node = graph_.nodes[i];
+      const NodeId from = node.inputs.empty() ? kNone : producer_[at(node.inputs[0])];
+      const bool gathers = node.op == Op::all_gather && node.axes.within(policy_.gathers),
+                 views = graph_.is_view(node) && from != kNone && repeat_[at(from)];
+      repeat_[i] = repeat_[i] || gathers || views;
     }
   }
 
@@ -151,7 +162,7 @@ class Recomputation {
 }  // namespace
 
 void recompute(Graph& graph, const RecomputePolicy& policy) {
-  if (policy.mode == Mode::none) return;
+  if (policy.mode == Mode::none && policy.gathers.empty()) return;
   CHECK(graph.seed != kNone, "a graph is differentiated before activations are recomputed");
   CHECK(policy.every >= 1, "every_n counts from 1");
   Recomputation(graph, policy).run();

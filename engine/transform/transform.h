@@ -52,11 +52,13 @@ void differentiate(Graph& graph, DType reduce);
 struct RecomputePolicy {
   enum class Mode { none, full, selective, every_n } mode = Mode::none;
   std::int64_t every = 1;  ///< every_n: of n consecutive blocks the first is recomputed
+  Axes gathers{};          ///< gathers along these axes are repeated too, whatever the mode: a rank keeps its part
 };
 
 /// Rewrites a differentiated graph so that backward nodes read recomputed copies, placed just before their first use.
 /// full: of each block only its inputs are kept. selective: matrix products and attention are kept, the rest is
-/// repeated (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022).
+/// repeated (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022; of gathers
+/// section 4.2.2).
 void recompute(Graph& graph, const RecomputePolicy& policy);
 
 }  // namespace trainer

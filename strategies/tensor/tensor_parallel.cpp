@@ -12,8 +12,10 @@
 //   others     all                 Replicate         as its input
 //
 // Per layer and pass each rank sends two all-reduces of the activations, or as many bytes in an all-gather and a
-// reduce-scatter. Departs from the papers: rows are cut over samples and positions together; a bias and a table of
-// positions that belong to a partial sum are added by the first rank only, so that they are part of the reduction.
+// reduce-scatter; two more all-gathers in the backward pass where it keeps its shard of what was gathered
+// (engine/transform/recompute.cpp). Departs from the papers: rows are cut over samples and positions together; a bias
+// and a table of positions that belong to a partial sum are added by the first rank only, so that they are part of the
+// reduction.
 #include "strategies/tensor/tensor_parallel.h"
 
 #include <map>

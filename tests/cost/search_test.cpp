@@ -11,11 +11,13 @@
 #include "engine/compile/fit.h"
 #include "engine/compile/fixed.h"
 #include "engine/compile/hardware.h"
+#include "engine/compile/mesh_of.h"
 #include "engine/compile/model_graph.h"
 #include "engine/compile/profile_cache.h"
 #include "engine/compile/repeated.h"
 #include "engine/compile/trained.h"
 #include "engine/core/error.h"
+#include "engine/cost/kinds.h"
 #include "engine/cost/machine_model.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/score.h"
@@ -254,9 +256,9 @@ void check_same_profiles(const cost::Profile& one, const cost::Profile& other) {
   for (std::size_t i = 0; i < one.pieces.size(); ++i) {
     CAPTURE(i);
     const cost::Piece &a = one.pieces[i], &b = other.pieces[i];
-    for (double cost::Piece::*us :
-         {&cost::Piece::forward_us, &cost::Piece::input_us, &cost::Piece::weight_us, &cost::Piece::adding_us,
-          &cost::Piece::network_us, &cost::Piece::network_forward_us, &cost::Piece::recompute_us})
+    for (double cost::Piece::*us : {&cost::Piece::forward_us, &cost::Piece::input_us, &cost::Piece::weight_us,
+                                    &cost::Piece::adding_us, &cost::Piece::network_us, &cost::Piece::network_forward_us,
+                                    &cost::Piece::network_again_us, &cost::Piece::recompute_us})
       CHECK(a.*us == doctest::Approx(b.*us).epsilon(1e-12));
     for (std::int64_t cost::Piece::*bytes :
          {&cost::Piece::saved_bytes, &cost::Piece::freed_bytes, &cost::Piece::handed_bytes,
@@ -270,12 +272,13 @@ void check_same_profiles(const cost::Profile& one, const cost::Profile& other) {
 void check_profiles(const LoadedJob& loaded, const Mesh& mesh, bool sequence, ProfileCache& few, ProfileCache& whole) {
   CAPTURE(loaded.file);
   for (const CheckpointingMode mode :
-       {CheckpointingMode::none, CheckpointingMode::selective, CheckpointingMode::full, CheckpointingMode::every_n}) {
-    const cost::Profile *one = few.profile(mesh, sequence, 2, {mode, 2}),
-                        *other = whole.profile(mesh, sequence, 2, {mode, 2});
-    REQUIRE((one == nullptr) == (other == nullptr));
-    if (one != nullptr) check_same_profiles(*one, *other);
-  }
+       {CheckpointingMode::none, CheckpointingMode::selective, CheckpointingMode::full, CheckpointingMode::every_n})
+    for (const bool again : {false, true}) {
+      const cost::Profile *one = few.profile(mesh, sequence, 2, {mode, 2}, again),
+                          *other = whole.profile(mesh, sequence, 2, {mode, 2}, again);
+      REQUIRE((one == nullptr) == (other == nullptr));
+      if (one != nullptr) check_same_profiles(*one, *other);
+    }
 }
 
 }  // namespace
@@ -412,6 +415,9 @@ std::vector<Row> ways_over_eight() {
   cost::Candidate cut = data(DataKind::ddp, Sharding::full_shard, 4, 1);
   cut.mesh.set(Axis::tensor, 2);
   cut.sequence_parallel = true;
+  cost::Candidate shards = cut, sharing = data(DataKind::fsdp, Sharding::full_shard, 2, 4);
+  shards.gathers_again = true;
+  sharing.secondary = true;
   const auto pipeline = [](const std::string& rest) {
     return "{data: {kind: ddp}, pipeline: {degree: 4, " + rest + "}}";
   };
@@ -425,6 +431,9 @@ std::vector<Row> ways_over_eight() {
        data(DataKind::fsdp, Sharding::full_shard, 1, 8)},
       {"{data: {kind: fsdp, sharding: shard_grad_op}}", "none", data(DataKind::fsdp, Sharding::shard_grad_op, 1, 8)},
       {"{data: {kind: ddp}, tensor: {degree: 2, sequence_parallel: true}}", "none", cut},
+      {"{data: {kind: ddp}, tensor: {degree: 2, sequence_parallel: true, keep: shard}}", "none", shards},
+      {"{data: {kind: fsdp, secondary: 4}}", "none", sharing},
+      {"{data: {kind: zero3, secondary: 4, gather: int8}}", "selective", sharing},
       {pipeline("schedule: 1f1b"), "none", staged(PipelineSchedule::one_f_one_b, 1)},
       {pipeline("schedule: interleaved, virtual_stages: 2"), "none", staged(PipelineSchedule::interleaved, 2)},
       {pipeline("schedule: zb_h1"), "none", staged(PipelineSchedule::zb_h1, 1)},
@@ -442,6 +451,76 @@ LoadedJob job_of_way(const Row& row, const std::string& rest) {
 }
 
 }  // namespace
+
+// Of tensor 8 over a node, in memory between what both ways to keep need.
+TEST_CASE("sequence parallelism keeps shards where what it gathers does not fit") {
+  const auto strategy = [](const std::string& keep) {
+    return "strategy: {data: {kind: zero1}, tensor: {degree: 8, sequence_parallel: true" + keep + "}}\n";
+  };
+  const auto gib = [](const CompiledJob& job) { return static_cast<double>(job.peak_bytes()) / (1 << 30); };
+  const auto compiled = [&](const std::string& keep, double memory) {
+    return planned(job_of(kLlama8B, 1, "{global: 4, micro: 4}", strategy(keep)), memory);
+  };
+  const CompiledJob gathered = compiled(", keep: gathered", 76), shard = compiled(", keep: shard", 76);
+  REQUIRE(gib(shard) < 0.95 * gib(gathered));
+  const double between = (gib(shard) + gib(gathered)) / 2;
+  CHECK(compiled("", 76).strategy.tensor.keep == TensorKeep::gathered);
+  CHECK(hash_of(compiled("", 76).plan) == hash_of(gathered.plan));
+  const CompiledJob tight = compiled("", between);
+  CHECK(tight.fits);
+  CHECK(tight.strategy.tensor.keep == TensorKeep::shard);
+  CHECK(tight.strategy_why.find("strategy.tensor.keep is shard") != std::string::npos);
+  CHECK(hash_of(tight.plan) == hash_of(shard.plan));
+  const CompiledJob fixed = compiled(", keep: gathered", between);
+  CHECK_FALSE(fixed.fits);
+  CHECK(std::ranges::any_of(fixed.would_fit, [](const Suggestion& one) {
+    return one.overrides == std::vector<std::string>{"strategy.tensor.keep=auto"};
+  }));
+}
+
+TEST_CASE("where a job leaves it open, keeping shards is a choice of its own, and is named") {
+  const std::string rest = "strategy: {data: auto, tensor: {degree: 8, sequence_parallel: true}}\n";
+  const LoadedJob loaded = job_of(kLlama8B, 1, "{global: 4, micro: 4}", rest);
+  const auto chosen = [&](double memory) { return planned(loaded, memory); };
+  const CompiledJob ample = chosen(76);
+  CHECK(ample.strategy.tensor.keep == TensorKeep::gathered);
+  CHECK(ample.strategy_why.find("keep: shard") == std::string::npos);
+  const CompiledJob tight = chosen(static_cast<double>(ample.peak_bytes()) / (1 << 30) * 0.97);
+  CHECK(tight.fits);
+  CHECK(tight.strategy.tensor.keep == TensorKeep::shard);
+  CHECK(tight.strategy_why.find("with sequence parallel (keep: shard)") != std::string::npos);
+  LoadedJob asked = job_of(kLlama8B, 1, "{global: 4, micro: 4}",
+                           "strategy: {data: auto, tensor: {degree: 8, sequence_parallel: true, keep: gathered}}\n");
+  for (const Alternative& one : planned(asked).alternatives) CHECK(one.text.find("keep: shard") == std::string::npos);
+}
+
+TEST_CASE("copies of weights in each node are looked at where gathers cross nodes") {
+  const auto copied = [](int nodes, const std::string& strategy, int pipeline) {
+    const LoadedJob loaded = job_of(kLlama8B, nodes, "{global: 64}", strategy);
+    const cost::SearchSpace space{.job = &loaded.job, .machine = &h100(), .world_size = 8 * nodes, .ranks_per_node = 8};
+    cost::Candidate c;
+    c.mesh.set(Axis::tensor, 2);
+    c.mesh.set(Axis::pipeline, pipeline);
+    std::string refused;
+    std::vector<cost::Candidate> all = cost::kinds_over(space, c, 4 * nodes / pipeline, refused);
+    std::erase_if(all, [](const cost::Candidate& one) { return !one.secondary; });
+    for (const cost::Candidate& one : all) {
+      CHECK(one.slices() == 4 * nodes);
+      CHECK(cost::text_of(one).find("a secondary copy over 4") != std::string::npos);
+      LoadedJob fixed = loaded;
+      fixed.job.strategy.free = {};
+      fixed.job.strategy.tensor.degree = 2;
+      fixed.job.strategy.data = cost::data_strategy_of(loaded.job.strategy.data, one);
+      CHECK(mesh_of(fixed) == one.mesh);
+    }
+    return all.size();
+  };
+  CHECK(copied(2, "", 1) == 1);
+  CHECK(copied(1, "", 1) == 0);
+  CHECK(copied(2, "", 2) == 0);
+  CHECK(copied(4, "strategy: {data: {kind: zero3, secondary: node}, tensor: {degree: auto}}\n", 1) == 1);
+  CHECK(copied(4, "strategy: {data: {kind: zero3}, tensor: {degree: auto}}\n", 1) == 0);
+}
 
 TEST_CASE("scores of memory and time are near those of the whole plan") {
   static const PlainTarget target;

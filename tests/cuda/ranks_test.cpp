@@ -42,6 +42,8 @@ const std::vector<Case> kCases{
     {"gpt2", 4, {"strategy={data: {kind: fsdp}, tensor: {degree: 2}}"}},
     {"gpt2", 4, {"strategy={data: {kind: zero1}, pipeline: {degree: 2}}"}},
     {"gpt2", 4, {"strategy={tensor: {degree: 2}, pipeline: {degree: 2}}", "model.with.vocab=33"}},
+    {"gpt2", 4, {"strategy={data: {kind: fsdp, secondary: 2}}", "train.batch.micro=1"}},
+    {"llama", 2, {"strategy={tensor: {degree: 2, sequence_parallel: true, keep: shard}}"}},
 };
 
 std::string text_of(const Case& one) {
@@ -112,6 +114,7 @@ TEST_CASE("GPUs that train apart come together in parts, whole and in 8 bits, as
 TEST_CASE("GPUs send weights and gradients as codes of 8 bits as processors do, alike to the bit whatever the order") {
   for (const auto& [ranks, data] :
        {std::pair(2, "{kind: fsdp, gather: int8, prefetch: 2}"), std::pair(4, "{kind: zero3, reduce_dtype: int8}"),
+        std::pair(4, "{kind: fsdp, secondary: 2, gather: int8}"),
         std::pair(4, "{kind: fsdp, sharding: hybrid_shard, replicate: 2, gather: int8, reduce_dtype: int8}")}) {
     CAPTURE(std::string(data));
     const tests::Overrides overrides{"checkpoint.resume=none", "strategy={data: " + std::string(data) + "}"};

@@ -101,6 +101,33 @@ TEST_CASE("hybrid_shard knows its replicas by the nodes or by their number") {
         "axes leave of 12; 1, 2 or 4");
 }
 
+TEST_CASE("a secondary copy is a node's, or of as many ranks as are asked for") {
+  const auto sizes = [](const std::string& strategy, const std::string& cluster) {
+    const Mesh mesh = mesh_of(job(strategy, cluster));
+    return std::array{mesh.size(Axis::pipeline), mesh.size(Axis::replicate), mesh.size(Axis::shard),
+                      mesh.size(Axis::context), mesh.size(Axis::tensor)};
+  };
+  const std::string node = "{data: {kind: zero3, secondary: node}", four = "{data: {kind: fsdp, secondary: 4}";
+  CHECK(sizes(node + "}", k2x4) == std::array{1, 2, 4, 1, 1});
+  CHECK(sizes(four + "}", k8) == std::array{1, 2, 4, 1, 1});
+  CHECK(sizes(node + ", tensor: {degree: 2}}", k2x4) == std::array{1, 2, 2, 1, 2});
+  CHECK(sizes(node + ", context: {degree: 2}}", k2x4) == std::array{1, 2, 2, 2, 1});
+  CHECK(sizes(node + ", context: {degree: 4}}", k2x4) == std::array{1, 2, 1, 4, 1});
+  CHECK(sizes(node + ", pipeline: {degree: 2}}", "{nodes: 4, devices_per_node: 4, backend: mpi}") ==
+        std::array{2, 2, 4, 1, 1});
+  const std::string at = "1 strategy.data.secondary@4:";
+  CHECK(mistake(node + "}", k8) == at + "43 there is one node, and gathers stay inside it; none, or a number of ranks");
+  CHECK(mistake(node + ", tensor: {degree: 4}}", k2x4) ==
+        at + "43 tensor 4 leaves a node of 4 ranks none that share a copy; none");
+  CHECK(mistake(node + ", pipeline: {degree: 2}}", k2x4) ==
+        at + "43 4 ranks are to share a copy, and 4 gather together; none, or a divisor of that below it");
+  CHECK(mistake(node + ", context: {degree: 8}}", "{nodes: 4, devices_per_node: 4, backend: mpi}") ==
+        at + "43 4 ranks are to share a copy, and expert and context parallelism take 8 side by side; none, or a "
+             "multiple of that");
+  CHECK(mistake("{data: {kind: fsdp, secondary: 3}}", k8) ==
+        at + "42 3 ranks are to share a copy, and 8 gather together; none, or a divisor of that below it");
+}
+
 TEST_CASE("more ranks than a mesh holds are refused") {
   CHECK(mistake("auto", "{nodes: 1000000, devices_per_node: 4096, backend: mpi}").find("at most 1000000") !=
         std::string::npos);

@@ -162,6 +162,11 @@ const std::vector<ProofCase>& plain_cases() {
       {"gpt2", {ranks(4), "strategy={data: {kind: zero1}, context: {degree: 2}}", "precision.compute=bf16"}},
       {"llama",
        {ranks(8), "strategy={data: {kind: fsdp}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}"}},
+      {"gpt2", {ranks(4), "strategy={data: {kind: fsdp, secondary: 2}}", "train.batch.micro=1"}},
+      {"llama",
+       {ranks(8), "strategy={data: {kind: zero3, secondary: 2, gather: int8}, tensor: {degree: 2}}",
+        "precision.compute=bf16"}},
+      {"llama", {ranks(2), "strategy={tensor: {degree: 2, sequence_parallel: true, keep: shard}}"}},
   };
   return cases;
 }

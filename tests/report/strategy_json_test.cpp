@@ -38,6 +38,7 @@ TEST_CASE("the explicit form of a strategy is a strategy, of the same mesh and t
       "{data: {kind: zero3}, pipeline: {degree: 2, schedule: zb_v, split: [a, b, c]}, tensor: {degree: 2, "
       "sequence_parallel: true}}",
       "{pipeline: {degree: 2, schedule: {file: s.csv}}}",
+      "{data: {kind: fsdp, secondary: 2, gather: int8}, tensor: {degree: 2, sequence_parallel: true, keep: shard}}",
       "{data: {kind: fsdp}, pipeline: {degree: 4, schedule: looped_bfs, virtual_stages: 3, split: uniform}}",
       "{pipeline: {degree: 1}, tensor: {degree: 1}, wrap: {policy: names, names: [a], excluded: [b]}}",
       "{wrap: {policy: size, min_params: 7}}",

@@ -16,17 +16,20 @@ namespace {
 
 constexpr int kMicroBatches = 4;
 
-// Of two ranks with four micro-batches each.
-CompiledJob job_of(const TinyJobs& jobs, const std::string& data, const std::string& optimizer = "adamw") {
-  return compiled(jobs.load("gpt2", "run",
-                            {"cluster.devices_per_node=2", "strategy.data=" + data, "train.batch.micro=1",
-                             "train.optimizer={name: " + optimizer + "}"}));
+// Of ranks with four micro-batches each.
+CompiledJob job_of(const TinyJobs& jobs, const std::string& data, const std::string& optimizer = "adamw",
+                   int ranks = 2) {
+  return compiled(jobs.load(
+      "gpt2", "run",
+      {"cluster.devices_per_node=" + std::to_string(ranks), "strategy.data=" + data, "train.batch.micro=1",
+       "train.batch.global=" + std::to_string(kMicroBatches * ranks), "train.optimizer={name: " + optimizer + "}"}));
 }
 
 struct Promise {
   const char* data;
   int states, gradients, weights;
   std::int64_t gathers, reductions;  // of the first block, which is not read again soon after its forward pass
+  int ranks = 2;
 };
 
 }  // namespace
@@ -41,6 +44,7 @@ TEST_CASE("a unit is divided, gathered and reduced as its strategy promises") {
       {"{kind: fsdp, keep: pass}", 2, 2, 2, kMicroBatches, kMicroBatches},
       {"{kind: fsdp, keep: step, reduce: step}", 2, 1, 2, 1, 1},
       {"{kind: fsdp, keep: use, gather: int8, reduce_dtype: int8}", 2, 2, 2, 2 * kMicroBatches, kMicroBatches},
+      {"{kind: fsdp, secondary: 2}", 4, 4, 4, 2 * kMicroBatches, kMicroBatches, 4},
       {"{kind: fsdp, sharding: no_shard}", 1, 1, 1, 0, 1},
       {"{kind: ddp, compression: int8}", 1, 1, 1, 0, 1},
       {"{kind: ddp, compression: {top_k: 0.1}}", 1, 1, 1, 0, 1},
@@ -49,7 +53,7 @@ TEST_CASE("a unit is divided, gathered and reduced as its strategy promises") {
     for (const Promise& promise : promises) {
       CAPTURE(std::string(optimizer));
       CAPTURE(std::string(promise.data));
-      const CompiledJob job = job_of(jobs, promise.data, optimizer);
+      const CompiledJob job = job_of(jobs, promise.data, optimizer, promise.ranks);
       const std::vector<UnitFacts> units = units_of(job.plan);
       REQUIRE_FALSE(units.empty());
       const UnitFacts& unit = units[units.size() > 1 ? 1 : 0];

@@ -108,6 +108,7 @@ TEST_CASE("a strategy takes keys that there are, and those that it can make use 
     CHECK(record.takes("keep") == record.shard_parameters);
     CHECK(record.takes("prefetch") == record.shard_parameters);
     CHECK(record.takes("gather") == record.shard_parameters);
+    CHECK(record.takes("secondary") == (record.keep == Keep::use && !record.replica_is_node));
     CHECK(record.takes("reduce_dtype") == record.shard_gradients);
     CHECK(record.takes("every") == record.averages);
     CHECK_FALSE((record.takes("compression") && record.averages));

@@ -296,6 +296,62 @@ TEST_CASE("without prefetch a unit of FULL_SHARD is gathered for every pass that
         half_ring(2 * 2 * (2 * elements(role) - role.units[0].elements), 4));
 }
 
+// P over all N ranks and then, each time that a unit is read again, among the S ranks that share a copy; gradients over
+// all of them. Of what is kept a rank has P/S.
+TEST_CASE("with a secondary copy units cross all ranks once a step, and then those that share it") {
+  const MixedJobs jobs;
+  for (const auto& [sharing, micro_batches] : {std::pair(2, 1), {4, 1}, {2, 2}, {4, 2}})
+    for (const std::int64_t width : {4, 2}) {
+      const std::string line = "llama r8 full_shard secondary" + std::to_string(sharing) + " m" +
+                               std::to_string(micro_batches) + " prefetch:0 wrap:transformer" +
+                               (width == 2 ? " bf16" : "");
+      CAPTURE(line);
+      const CompiledJob job = compiled(jobs.load(line, "run"));
+      const Role& role = job.plan.roles[0];
+      const std::int64_t all = width * elements(role), read_once = width * role.units[0].elements;
+      CHECK(sent(job.plan, 0, "replicate+shard", "all_gather") == half_ring(all, 8));
+      // The embedding, the first unit, is read forward alone.
+      CHECK(sent(job.plan, 0, "shard", "all_gather") ==
+            half_ring((2 * micro_batches - 1) * all - micro_batches * read_once, sharing));
+      CHECK(sent(job.plan, 0, "replicate+shard", "reduce_scatter") == micro_batches * half_ring(4 * elements(role), 8));
+      CHECK(sent(job.plan, 0, "replicate", "all_reduce") == 0);
+      std::int64_t kept = 0;
+      for (const Buffer& buffer : role.buffers)
+        if (role.name(buffer.name).ends_with(".secondary")) {
+          CHECK(role.programs[static_cast<std::size_t>(buffer.program)].kind == ProgramKind::step);
+          kept += buffer.bytes;
+        }
+      CHECK(kept == (all - (micro_batches == 1 ? read_once : 0)) / sharing);
+      const std::int64_t copies = most_alive(role, Category::parameters);
+      CHECK(copies >= kept);
+      CHECK(copies <= kept + 3 * largest_unit(role) * width);
+      CHECK(persistent_bytes(role, Category::optimizer) == 2 * 4 * elements(role) / 8);
+    }
+}
+
+// Megatron-LM, section 4.2.2: what a layer's products read is gathered once more in the backward pass, and what is kept
+// of it is 1/t.
+TEST_CASE("sequence parallelism that keeps shards gathers the inputs of products a second time") {
+  const MixedJobs jobs;
+  for (const auto& [line, tensor] : {std::pair<std::string, std::int64_t>{"llama r2 ddp t2 sp m2", 2},
+                                     {"llama r4 ddp t4 sp m1", 4},
+                                     {"gpt r4 ddp t2 sp m2 bf16", 2}}) {
+    CAPTURE(line);
+    const LoadedJob loaded = jobs.load(line, "run");
+    const CompiledJob whole = compiled(loaded), shards = compiled(jobs.load(line + " shards", "run"));
+    const Sizes n(loaded, whole);
+    const std::int64_t gathered = layer_bytes(line, n, whole);
+    CHECK(sent(shards.plan, 0, "tensor", "all_gather") - sent(whole.plan, 0, "tensor", "all_gather") ==
+          n.micro_batches * (2 * 8 + 1) * half_ring(gathered, tensor));
+    CHECK(sent(shards.plan, 0, "tensor", "reduce_scatter") == sent(whole.plan, 0, "tensor", "reduce_scatter"));
+    // Two inputs of each of 8 layers and that of the head, of which one is there at a time.
+    const std::int64_t saved = most_alive(whole.plan.roles[0], Category::activations) -
+                               most_alive(shards.plan.roles[0], Category::activations);
+    CHECK(saved > (2 * 8 - 2) * gathered * (tensor - 1) / tensor);
+    CHECK(shards.peak_bytes() < whole.peak_bytes());
+  }
+}
+
 TEST_CASE("parameters, gradients and states divide as the papers say, within padding") {
   const MixedJobs jobs;
   struct Kind {

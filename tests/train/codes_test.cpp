@@ -143,6 +143,8 @@ TEST_CASE("weights that are gathered as codes are rounded on all ranks alike, as
         Case{"data: {kind: fsdp, sharding: hybrid_shard, replicate: 2, gather: int8}", 4, 2},
         Case{"data: {kind: fsdp, gather: int8, keep: step, reduce: step}", 2, 2},
         Case{"data: {kind: fsdp, gather: int8}, wrap: {policy: none}", 2, 2},
+        Case{"data: {kind: fsdp, gather: int8, secondary: 2}", 4, 4},
+        Case{"data: {kind: zero3, gather: int8, secondary: 2, prefetch: 0}, pipeline: {degree: 2}", 8, 4},
         Case{"data: {kind: fsdp, gather: int8}, pipeline: {degree: 2}", 4, 2}})
     for (const char* micro : {"auto", "1"}) {
       CAPTURE(one.strategy);

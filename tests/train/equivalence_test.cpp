@@ -153,6 +153,34 @@ TEST_CASE("rings train as one rank does, in the memory and with the communicatio
   check_lines(ring_jobs());
 }
 
+TEST_CASE("with secondary copies of weights every strategy trains as one rank does") { check_lines(secondary_jobs()); }
+
+TEST_CASE("keeping shards, sequence parallelism trains as one rank does") { check_lines(shard_jobs()); }
+
+// The same arithmetic in another place: the same bits, on any number of ranks that share a copy.
+TEST_CASE("secondary copies and shards that are kept change where bytes travel and no bit of a training") {
+  const EnvironmentSetting one_thread("TRAINER_THREADS", "1");
+  const MixedJobs jobs;
+  int folder = 0;
+  for (const auto& [line, word] : {std::pair<std::string, std::string>{"llama r8 full_shard m2 clip", "secondary2"},
+                                   {"llama r8 full_shard m2 clip", "secondary4"},
+                                   {"gpt r4 zero3 m4 drop bf16", "secondary2"},
+                                   {"packed r8 full_shard t2 sp m2", "secondary2"},
+                                   {"gpt r8 zero3 c2 m2", "secondary4"},
+                                   {"llama r8 full_shard p2 1f1b m4 keep:use", "secondary2"},
+                                   {"gpt r2 ddp t2 sp m2 drop", "shards"},
+                                   {"llama r4 zero1 t2 sp m2 bf16 every_2", "shards"}}) {
+    CAPTURE(line);
+    CAPTURE(word);
+    const Trained plain = run(jobs.load(line, "run" + std::to_string(folder++)));
+    const Trained other = run(jobs.load(line + " " + word, "run" + std::to_string(folder++)));
+    CHECK(other.loss == plain.loss);
+    CHECK(other.grad_norm == plain.grad_norm);
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+      CHECK(files_of(other.report.checkpoint).at(file) == files_of(plain.report.checkpoint).at(file));
+  }
+}
+
 TEST_CASE("a product that is split is cut piece by piece, marked or not") {
   const CompiledJob job = compiled(MixedJobs().load("pieces r2 ddp t2 m2", "pieces"));
   std::map<std::string, Placement> cuts;

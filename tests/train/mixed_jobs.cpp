@@ -269,6 +269,44 @@ const std::vector<std::string> kFrozenJobs{
     "packed r4 shard_grad_op p2 looped_bfs v2 norms m4 keep:step bf16",
 };
 
+// A step's first gather of a unit is over all data ranks, the others are among those that share a secondary copy.
+const std::vector<std::string> kSecondaryJobs{
+    "gpt r4 zero3 secondary2 m2 clip drop ignore",
+    "llama r8 full_shard secondary4 m2 wrap:transformer prefetch:0 clip",
+    "llama r8 full_shard secondary2 m1 prefetch:3 reduce:step bf16 sharded",
+    "packed r8 zero3 secondary2 t2 m2 clip selective",
+    "packed r8 full_shard secondary2 t2 sp m2 bf16 drop",
+    "mlp r4 full_shard secondary2 m4 wrap:none",
+    "mlp r8 zero3 secondary4 m2 wrap:names every_2 excluded bf16",
+    "gpt r8 full_shard secondary4 c2 m2 clip",
+    "llama r8 zero3 secondary2 c2 m2 full sharded",
+    "gpt r8 full_shard secondary2 p2 1f1b m4 clip drop",
+    "llama r8 zero3 secondary2 p2 zb_h1 m4 wrap:transformer",
+    "packed r8 full_shard secondary2 p2 interleaved v2 m4 bf16 ignore",
+    "mlp r8 zero3 secondary2 p2 zb_v m4 keep:use",
+    "gpt r8 full_shard secondary2 p2 gpipe m4 wrap:size",
+    "llama r4 full_shard secondary2 lora m2 wrap:transformer clip",
+    "packed r4 zero3 secondary2 part m2",
+    "gpt r4 full_shard secondary2 muon m2",
+};
+
+// Sequence parallelism that keeps a rank's shard of what it gathers.
+const std::vector<std::string> kShardJobs{
+    "gpt r2 ddp t2 sp shards m2 clip drop",
+    "llama r4 ddp t4 sp shards m2",
+    "packed r4 zero1 t2 sp shards m4 ignore bf16",
+    "heads r2 ddp t2 sp shards m2",
+    "pieces r4 zero3 t2 sp shards m2 selective",
+    "gpt r4 full_shard t2 sp shards m2 every_2",
+    "llama r8 full_shard secondary2 t2 sp shards m2 full",
+    "llama r4 ddp t2 sp shards p2 1f1b m4 clip",
+    "gpt r8 zero2 t2 sp shards p2 zb_h1 m4 drop",
+    "packed r4 ddp t2 sp shards p2 zb_v m2 bf16",
+    "gpt r4 ddp t2 sp shards c2 m2 clip",
+    "llama r4 ddp t2 sp shards lora m2",
+    "packed r2 ddp t2 sp shards part m2",
+};
+
 // Products that are several in one: queries, keys and values, gate and up, and an embedding made of two.
 const std::vector<std::string> kPieceJobs{
     "pieces r2 ddp t2 m2 clip",
@@ -578,6 +616,10 @@ class Line {
       set("strategy.pipeline.degree", std::to_string(pipeline_ = word[1] - '0'));
     else if (is_number(word, 'v'))
       set("strategy.pipeline.virtual_stages", std::to_string(virtual_ = word[1] - '0'));
+    else if (word.starts_with("secondary"))
+      set("strategy.data.secondary", word.substr(9));
+    else if (word == "shards")
+      set("strategy.tensor.keep", "shard");
     else if (word == "sp")
       set("strategy.tensor.sequence_parallel", "true");
     else if (names<DataKind>(word))
@@ -697,6 +739,8 @@ const std::vector<std::string>& frozen_jobs() { return kFrozenJobs; }
 const std::vector<std::string>& muon_jobs() { return kMuonJobs; }
 const std::vector<std::string>& piece_jobs() { return kPieceJobs; }
 const std::vector<std::string>& head_jobs() { return kHeadJobs; }
+const std::vector<std::string>& secondary_jobs() { return kSecondaryJobs; }
+const std::vector<std::string>& shard_jobs() { return kShardJobs; }
 
 MixedJobs::MixedJobs() {
   const auto job = [&](const std::string& name, std::string_view model, std::string_view data) {

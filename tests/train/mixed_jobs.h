@@ -9,6 +9,7 @@
 //   r2 r4 r8                   ranks; t2 t4 of them along tensor (sp: sequence parallel), p2 p4 along pipeline, the
 //                              rest along data
 //   ddp zero1 … full_shard …   data strategy; hybrid2 hybrid4 are hybrid_shard with so many replicas
+//   secondary2 shards          so many ranks share a secondary copy; sequence parallelism keeps shards
 //   gpipe 1f1b …               schedule; v2: virtual stages; split:uniform, split:names
 //   m2 m4 m8                   micro-batches of a data rank
 //   keep:… reduce:… prefetch:… wrap:transformer|size|names|none
@@ -44,6 +45,9 @@ const std::vector<std::string>& frozen_jobs();
 const std::vector<std::string>& piece_jobs();
 /// Lines of a model with norms of heads, and what else decoders have.
 const std::vector<std::string>& head_jobs();
+/// Lines with secondary copies of weights, and of what keeps shards.
+const std::vector<std::string>& secondary_jobs();
+const std::vector<std::string>& shard_jobs();
 /// Lines of Muon, and of several optimizers.
 const std::vector<std::string>& muon_jobs();
 

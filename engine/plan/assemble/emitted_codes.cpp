@@ -36,11 +36,11 @@ void EmittedStep::scatter_codes(const Unit& unit, const Region& all, const Regio
   });
 }
 
-void EmittedStep::gather_codes(const Unit& unit, const Region& slice, BufferId gathered) {
-  const Axes axes = unit.slice_axes();
-  const int shards = options_.mesh.group_size(axes);
-  const Region all = packets(unit, unit.elements / shards, shards);
-  emit_.collective(unit.name, CollectiveKind::all_gather, DType::u8, axes, encode(unit, unit.compute, slice, 1), all);
+void EmittedStep::gather_codes(const Unit& unit, const Region& from, BufferId gathered) {
+  const int shards = options_.mesh.group_size(unit.slice_axes());
+  const Region all = codes_[&unit] = packets(unit, unit.elements / shards, shards);
+  const bool coded = secondary_.contains(&unit);
+  gather(unit, DType::u8, coded ? from : encode(unit, unit.compute, from, 1), all);
   encoded_[&unit] = [this, &unit, shards, all, gathered, why = emit_.why()] {
     const auto then = emit_.because(why);
     emit_.launch(

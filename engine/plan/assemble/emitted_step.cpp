@@ -82,22 +82,28 @@ EmittedStep::~EmittedStep() = default;
 
 void EmittedStep::all_gather_working(const Unit& unit, bool int8) {
   const auto why = emit_.because(For::gather, unit);
-  const Axes axes = unit.slice_axes();
-  const int shards = options_.mesh.group_size(axes);
+  const bool sliced = options_.mesh.group_size(unit.slice_axes()) > 1;
   if (unit.whole_working() >= 0) {  // in place, after an update
-    if (shards > 1)
-      emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, axes, unit.updated_working(),
+    if (sliced)
+      emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, unit.slice_axes(), unit.updated_working(),
                        unit.working().region);
     return;
   }
   if (emit_.has_working(unit)) return;
-  const Region slice = fetch_working(unit);
-  if (shards == 1) return emit_.set_working(unit, slice.buffer);
+  const auto secondary = secondary_.find(&unit);
+  const Region from = secondary == secondary_.end() ? fetch_working(unit) : secondary->second;
+  if (!sliced) return emit_.set_working(unit, from.buffer);
   const BufferId gathered =
       emit_.buffer(unit.name + ".gathered", Category::parameters, unit.elements * size_of(unit.compute));
   emit_.set_working(unit, gathered);
-  if (int8 && unit.compute == options_.compute) return gather_codes(unit, slice, gathered);
-  emit_.collective(unit.name, CollectiveKind::all_gather, unit.compute, axes, slice, emit_.whole(gathered));
+  if (int8 && unit.compute == options_.compute) return gather_codes(unit, from, gathered);
+  gather(unit, unit.compute, from, emit_.whole(gathered));
+}
+
+// From the slices of all ranks, or of a replica's secondary copy once there is one.
+void EmittedStep::gather(const Unit& unit, DType dtype, const Region& from, const Region& to) {
+  const Axes axes = secondary_.contains(&unit) ? unit.slice_axes() - Axes::of(Axis::replicate) : unit.slice_axes();
+  emit_.collective(unit.name, CollectiveKind::all_gather, dtype, axes, from, to);
 }
 
 // This rank's slice of the working copy, on the device.
@@ -108,6 +114,23 @@ Region EmittedStep::fetch_working(const Unit& unit) {
   const Region here = emit_.whole(emit_.buffer(text, Category::parameters, home.bytes));
   emit_.issue(Stream::fetch, Move{emit_.name(text), {home}, {here}});
   return here;
+}
+
+// A copy of codes, where there are such: then each pass reads the same weights.
+void EmittedStep::keep_secondary(const Unit& unit) {
+  if (unit.whole_working() >= 0 || !emit_.has_working(unit) || secondary_.contains(&unit)) return;
+  const Axes axes = options_.mesh.active(unit.slice_axes() - Axes::of(Axis::replicate));
+  const int ranks = options_.mesh.group_size(axes);
+  if (ranks == 1 || ranks == options_.mesh.group_size(unit.slice_axes())) return;
+  const auto why = emit_.because(For::gather, unit);
+  const auto codes = codes_.find(&unit);
+  const bool coded = codes != codes_.end();
+  const Region all = coded ? codes->second : emit_.whole(emit_.working(unit));
+  const Region slice = own_slice(all, axes, ranks);
+  const std::string text = unit.name + ".secondary";
+  const Region kept = emit_.whole(emit_.buffer(text, Category::parameters, slice.bytes));
+  emit_.copy(text, coded ? DType::u8 : unit.compute, slice, kept);
+  secondary_[&unit] = kept;
 }
 
 void EmittedStep::release_working(const Unit& unit) {
@@ -263,7 +286,8 @@ void EmittedStep::add_squares(const Unit& unit) {
 }
 
 BufferId EmittedStep::sum_of_squares(int stage) {
-  const bool slices = options_.data->layout().shard_states;
+  const auto [slices, across] =
+      std::pair(options_.data->layout().shard_states, options_.data->layout().across_replicas);
   for (const Unit& unit : role_.units) {
     if (!unit.trained() || reduced_[index(unit)].squared) continue;
     if (!reduced_[index(unit)].partial_summed) sum_partial(unit);
@@ -275,7 +299,7 @@ BufferId EmittedStep::sum_of_squares(int stage) {
     squares_ = emit_.buffer("norm", Category::activations, size_of(DType::f64));
     emit_.zero("norm", emit_.whole(squares_));
   }
-  const Axes axes = (Axis::pipeline | Axis::expert) | Axis::tensor | (slices ? kSliceAxes : Axes{});
+  const Axes axes = (Axis::pipeline | Axis::expert) | Axis::tensor | (slices ? slice_axes(across) : Axes{});
   emit_.all_reduce("norm", DType::f64, axes, emit_.whole(squares_));
   return squares_;
 }
@@ -422,7 +446,7 @@ Region EmittedStep::update_buffer(const Unit& unit, std::int64_t elements) {
 
 void EmittedStep::gather(UnitUpdate& one) {
   const Axes axes = matrix_axes(*one.unit, options_.mesh);
-  for (const Axes over : {axes & kSliceAxes, axes & Axes::of(Axis::tensor)}) {
+  for (const Axes over : {axes & kTokenAxes, axes & Axes::of(Axis::tensor)}) {
     if (over.empty()) continue;
     const Region whole = update_buffer(*one.unit, one.update.bytes / kWidth * options_.mesh.group_size(over));
     emit_.collective(one.unit->name + ".update", CollectiveKind::all_gather, DType::f32, over, one.update, whole);

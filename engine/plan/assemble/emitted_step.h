@@ -21,6 +21,7 @@ class EmittedStep final : public Step {
   ~EmittedStep() override;
 
   void all_gather_working(const Unit& unit, bool int8) override;
+  void keep_secondary(const Unit& unit) override;
   void release_working(const Unit& unit) override;
   void all_reduce_gradient(const Unit& unit, Axes axes) override;
   void reduce_scatter_gradient(const Unit& unit, bool once, bool int8) override;
@@ -59,8 +60,9 @@ class EmittedStep final : public Step {
   /// Quantizes `slices` slices of a region of `dtype`: the codes.
   Region encode(const Unit& unit, DType dtype, const Region& region, int slices);
   Region packets(const Unit& unit, std::int64_t elements, int slices);
+  void gather(const Unit& unit, DType dtype, const Region& from, const Region& to);
   Region fetch_working(const Unit& unit);
-  void gather_codes(const Unit& unit, const Region& slice, BufferId gathered);
+  void gather_codes(const Unit& unit, const Region& from, BufferId gathered);
   void scatter_codes(const Unit& unit, const Region& all, const Region& slice);
   void sum_partial(const Unit& unit);
   void compress(const Unit& unit, Axes axes, bool sliced, DType reduce, const Region& gradient);
@@ -89,6 +91,7 @@ class EmittedStep final : public Step {
   };
   std::vector<Reduced> reduced_;
   std::map<const Unit*, std::function<void()>> encoded_;  // units that are gathered, and are still to be decoded
+  std::map<const Unit*, Region> codes_, secondary_;       // of units: all their codes; their part of a secondary copy
   std::vector<std::function<void()>> later_;              // what the next unit's reduction issues first
   // The update of a unit, and how far it is.
   struct UnitUpdate {

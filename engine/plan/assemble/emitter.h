@@ -116,8 +116,9 @@ class Emitter {
   /// The stage's units get their persistent buffers, and each parameter its place.
   void make_units(std::vector<Unit> units);
   const ParameterPlace& place(const std::string& parameter) const;
-  /// Whole working copy, as it is now. REQUIRES: it is there.
+  /// Whole working copy, as it is now.
   bool has_working(const Unit& unit) const;
+  BufferId working(const Unit& unit) const { return state(unit).working; }  ///< -1: there is none
   void set_working(const Unit& unit, BufferId buffer);  ///< -1: gone, and with it what was packed of it
   /// Renews the packed weights made from a persistent working copy.
   void pack_unit(const Unit& unit);

@@ -90,6 +90,7 @@ class UnitLayouter {
       unit.name = "unit." + std::to_string(group) + suffix;
       unit.compute = std::get<DType>(key);
       unit.optimizer = std::get<std::int32_t>(key);
+      unit.across_replicas = options_.data->layout().across_replicas;
       if (stages.size() > 1) unit.stages.assign(stages.begin(), stages.end());
       place(unit, names);
       for (std::int32_t stage : stages) units_[static_cast<std::size_t>(stage)].push_back(unit);

@@ -103,6 +103,8 @@ class Flow {
   void launch(std::size_t i, const Launch& launch);
   void graph_op(std::size_t i, const Launch& launch, const Signature& signature);
   void copy(std::size_t i, const Launch& launch, const Signature& signature);
+  bool cuts_whole(const Region& region);
+  FactRanges cut(std::size_t i, const Region& region, std::int64_t width);
   void add(std::size_t i, const Launch& launch, const Signature& signature);
   Facts added(std::size_t i, Facts a, Facts b);
   void sum_squares(std::size_t i, const Launch& launch, const Signature& signature);

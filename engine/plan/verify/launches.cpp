@@ -139,7 +139,8 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
 void Flow::copy(std::size_t i, const Launch& launch, const Signature& signature) {
   const TensorDesc &from = signature.operands[0], &to = signature.operands[1];
   const Region& region = region_of(launch.operands[0]);
-  FactRanges pieces = read(region);
+  const bool cuts = from.dtype == to.dtype && cuts_whole(region);
+  FactRanges pieces = cuts ? cut(i, region, size_of(from.dtype)) : read(region);
   if (signature.op == Op::pack_weight)
     pieces = {{0, region_of(launch.operands[1]).bytes, uniform(region)}};
   else
@@ -154,6 +155,30 @@ void Flow::copy(std::size_t i, const Launch& launch, const Signature& signature)
     piece.facts.content.home = home - address(out);
   }
   write(i, out, std::move(pieces));
+}
+
+// Whether a rank takes its part of what it has whole.
+bool Flow::cuts_whole(const Region& region) {
+  if (region.step == 0) return false;
+  const Facts facts = uniform(region);
+  return std::ranges::none_of(
+      kAxes, [&](Axis axis) { return region.over.has(axis) && active(axis) && facts.on(axis).placement.is_shard(); });
+}
+
+// Each rank of a group the next part, and all of it together: a slice of a flat buffer, or of its codes.
+FactRanges Flow::cut(std::size_t i, const Region& region, std::int64_t width) {
+  const int ranks = plan_.mesh.group_size(region.over);
+  Facts facts = tables_.packed(read({region.buffer, region.offset, ranks * region.step}), width);
+  if (region.step != region.bytes || facts.base != 0) report_(i, "takes another part than its own");
+  for (Axis axis : plan_.mesh.active(region.over)) {
+    if (facts.on(axis) != Held::same()) mix(i, axis, "takes a part of what is " + facts.along(axis));
+    facts.on(axis) = Placement::shard(0);
+  }
+  if (facts.is(Content::code)) {
+    if (facts.content.chunks % ranks != 0) report_(i, "cuts codes where none begin");
+    facts.content.chunks /= ranks;
+  }
+  return {{0, region.bytes, facts}};
 }
 
 // Of flat buffers, element by element; of values of a graph by their rule.
