@@ -58,8 +58,8 @@ void explain_dropped(const Comparison& comparison) {
           "rank's. A larger `bound` of the `experts` in the graph, or a smaller degree, leaves room.\n");
 }
 
-void put_text(const CompiledJob& compiled, const Comparison& comparison) {
-  report::Table table({"quantity", "difference from one rank", "bound", "verdict", "compared is the"});
+void put_text(const CompiledJob& compiled, const Comparison& comparison, const std::string& other) {
+  report::Table table({"quantity", "difference from " + other, "bound", "verdict", "compared is the"});
   for (const Quantity& quantity : comparison.quantities) {
     const Meaning meaning = meaning_of(quantity);
     table.add({meaning.name, fmt::format("{:.2e}", quantity.difference), fmt::format("{:.2e}", quantity.bound),
@@ -69,9 +69,8 @@ void put_text(const CompiledJob& compiled, const Comparison& comparison) {
       table.str());
   explain_weights(compiled);
   explain_dropped(comparison);
-  put("{} after {} steps\n",
-      comparison.holds() ? "the same training as on one rank, within rounding," : "NOT the training of one rank",
-      comparison.steps);
+  put("{} {}{} after {} steps\n", comparison.holds() ? "the same training as of" : "NOT the training of", other,
+      comparison.holds() ? ", within rounding," : "", comparison.steps);
 }
 
 void put_json(const CompiledJob& compiled, const Comparison& comparison) {
@@ -95,13 +94,14 @@ int verify(const Arguments& arguments) {
   if (loaded.job.train.steps == 0) throw JobError({loaded.at("train.steps", "there is no step to compare")});
   const LoadedJob ranks = on_threads(loaded, compiler);
   const CompiledJob compiled = compiler(ranks);
-  say("{}: {} against one rank, {}\n", loaded.job.name, report::strategy_line(compiled),
+  const std::string other = is_simulated(ranks) ? "a serial simulation" : "one rank";
+  say("{}: {} against {}, {}\n", loaded.job.name, report::strategy_line(compiled), other,
       report::batch_line(compiled.batch));
   const Comparison comparison = compare(ranks, on_one_rank(loaded, compiled.batch.micro), arguments.steps, compiler);
   if (arguments.json)
     put_json(compiled, comparison);
   else
-    put_text(compiled, comparison);
+    put_text(compiled, comparison, other);
   return comparison.holds() ? kDone : kBug;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/core/muon.h"
 #include "engine/job/data_strategies.h"
 #include "engine/plan/update_operands.h"
+#include "engine/train/serial_rounds.h"
 #include "engine/train/stored.h"
 #include "engine/train/train.h"
 
@@ -102,17 +103,48 @@ struct Ended : Told {
   checkpoint::Checkpoint checkpoint;
 };
 
-Ended run(LoadedJob loaded, const std::string& folder, std::int64_t steps, const Compiler& compile) {
+// Appends to `told`. Returns the path of the checkpoint.
+std::string run(LoadedJob loaded, const CompiledJob& compiled, const std::string& folder, std::int64_t steps,
+                TrainOptions::Share share, Told& told) {
   loaded.job.checkpoint.dir = folder;
-  Told told;
   std::atomic<bool> stop = false;
   Monitors monitors;
   monitors.push_back(std::make_unique<Recorder>(told, steps, stop));
   TrainOptions options;
   options.stop = &stop;
+  options.share = share;
+  return train(loaded, compiled, monitors, options).checkpoint;
+}
+
+Ended run(const LoadedJob& loaded, const std::string& folder, std::int64_t steps, const Compiler& compile) {
+  Told told;
   CompiledJob compiled = compile(loaded);
-  const RunReport report = train(loaded, compiled, monitors, options);
-  return {std::move(told), std::move(compiled), checkpoint::open_checkpoint(report.checkpoint)};
+  const std::string path = run(loaded, compiled, folder, steps, {}, told);
+  return {std::move(told), std::move(compiled), checkpoint::open_checkpoint(path)};
+}
+
+// What ranks that train apart do, one after the other (serial_rounds.h). The loss is that of all, the norm the first's.
+Ended run_apart(const LoadedJob& ranks, const LoadedJob& one, const CompiledJob& apart, const std::string& folder,
+                std::int64_t steps, const Compiler& compile) {
+  const int count = apart.batch.data_ranks;
+  LoadedJob share = one, start = one;
+  share.job.train.batch.global /= count;
+  share.job.checkpoint.resume = CheckpointJob::Resume::automatic;
+  start.job.train.steps = 0;
+  CompiledJob compiled = compile(share);
+  std::vector<Told> told(static_cast<std::size_t>(count));
+  SerialRounds rounds(ranks.job, apart, compiled, folder, [&](int index, const std::string& into, std::int64_t until) {
+    run(share, compiled, into, until, {index, count}, told[static_cast<std::size_t>(index)]);
+  });
+  Told none;
+  const std::string initial = run(start, compile(start), folder + "/initial", 0, {}, none);
+  checkpoint::Checkpoint end = rounds.run(checkpoint::open_checkpoint(initial), std::min(steps, ranks.job.train.steps));
+  Told all = told.front();
+  for (std::size_t step = 0; step < all.losses.size(); ++step) {
+    all.losses[step] = 0;
+    for (const Told& one_share : told) all.losses[step] += one_share.losses[step] / count;
+  }
+  return {std::move(all), std::move(compiled), std::move(end)};
 }
 
 // The numbers of a job that bounds are made of.
@@ -382,6 +414,17 @@ LoadedJob quiet(LoadedJob loaded) {
   return loaded;
 }
 
+// Ranks that train apart are simulated with equal shares of targets, and parameters that checkpoints have as they are.
+void check_apart(const LoadedJob& loaded) {
+  if (loaded.job.data.is_rows())
+    throw JobError({loaded.at("data.format",
+                              "rows have unequal numbers of targets, and of ranks that train apart verify "
+                              "compares the mean loss of equal shares")});
+  for (const std::string& glob : loaded.job.trainable.globs)
+    if (glob.ends_with(']'))
+      throw JobError({loaded.at("trainable", "verify does not simulate ranks that train rows of a table apart")});
+}
+
 [[noreturn]] void refuse(const LoadedJob& loaded, std::string_view path, const std::string& what) {
   throw JobError({loaded.at(path, what + " is by design not the training of one rank, which verify compares with")});
 }
@@ -392,12 +435,15 @@ bool Comparison::holds() const {
   return std::all_of(quantities.begin(), quantities.end(), [](const Quantity& quantity) { return quantity.holds(); });
 }
 
+bool is_simulated(const LoadedJob& ranks) { return record_of(ranks.job.strategy.data).averages; }
+
 LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile) {
   const DataStrategyJob& data = loaded.job.strategy.data;
-  if (const DataRecord& record = record_of(data); record.averages)
-    refuse(loaded, loaded.setting("strategy") != nullptr ? "strategy" : "strategy.data.kind", record.text());
   if (data.compression.kind != Compression::Kind::none)
     refuse(loaded, "strategy.data.compression", "compression of gradients");
+  if (data.outer && data.outer->compression.kind != Compression::Kind::none)
+    refuse(loaded, "strategy.data.outer.compression", "compression of outer gradients");
+  if (record_of(data).averages) check_apart(loaded);
   if (data.gather == SentAs::int8) refuse(loaded, "strategy.data.gather", "rounding of gathered weights");
   if (data.reduce_dtype == SentAs::int8) refuse(loaded, "strategy.data.reduce_dtype", "rounding of gradients");
   LoadedJob threads = quiet(loaded);
@@ -423,7 +469,8 @@ LoadedJob on_one_rank(const LoadedJob& loaded, std::int64_t micro) {
 Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t steps, const Compiler& compile) {
   const TemporaryDirectory folder;
   const Ended a = run(ranks, folder.path() + "/ranks", steps, compile),
-              b = run(one, folder.path() + "/one", steps, compile);
+              b = is_simulated(ranks) ? run_apart(ranks, one, a.compiled, folder.path(), steps, compile)
+                                      : run(one, folder.path() + "/one", steps, compile);
   CHECK(a.losses.size() == b.losses.size(), "both take the same steps");
   Comparison comparison{static_cast<std::int64_t>(b.losses.size()), {}};
   if (b.losses.empty()) return comparison;

@@ -53,9 +53,13 @@ struct Comparison {
   bool holds() const;
 };
 
+/// Whether `compare` holds it against a serial simulation in place of one rank: local SGD (serial_rounds.h).
+bool is_simulated(const LoadedJob& ranks);
+
 /// The job on ranks that are threads of this process, whatever launcher or nodes it asks for; nothing is logged, and no
 /// checkpoint but those of `compare` written or resumed from. Throws JobError where what it asks for is by design not
-/// the training of one rank: local SGD and compressed gradients.
+/// the training of one rank: compressed gradients, and codes of weights or gradients; or of local SGD where it cannot
+/// be simulated.
 LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile);
 
 /// The same job on one rank: the global batch in micro-batches of `micro` samples.

@@ -164,9 +164,11 @@ class RankLoop {
   void steps() {
     take_over();
     const BatchShape& batch = run_.compiled.batch;
-    data::Loader loader(
-        run_.data.train, data::SampleOrder(run_.data.parts, batch.global, job_.data.shuffle, job_.seed),
-        data::share_of(run_.compiled.plan.mesh.index(rank_, kBatchAxes), batch.data_ranks, batch.global), next_batch_);
+    const auto [index, of] = run_.options.share;
+    const std::int64_t global = batch.global * of;
+    const int mine = run_.compiled.plan.mesh.index(rank_, kBatchAxes);
+    data::Loader loader(run_.data.train, data::SampleOrder(run_.data.parts, global, job_.data.shuffle, job_.seed),
+                        data::share_of(mine + index, batch.data_ranks * of, global), next_batch_);
     if (leads_) run_.report.startup_ms = milliseconds(Clock::now() - run_.options.process_start);
     const std::int64_t first = step_;
     for (bool ended = false; !ended;) {

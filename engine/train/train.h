@@ -64,8 +64,13 @@ struct TrainOptions {
   std::chrono::steady_clock::time_point process_start = std::chrono::steady_clock::now();
   const std::atomic<bool>* stop = nullptr;  ///< true asks to finish the step, save and end; a signal handler may set it
   Communicator* process =
-      nullptr;            ///< this process's rank, where each is a process; null: ranks are threads of this one
-  int threads = 0;        ///< of a rank; 0: its share of this machine
+      nullptr;      ///< this process's rank, where each is a process; null: ranks are threads of this one
+  int threads = 0;  ///< of a rank; 0: its share of this machine
+  /// Of every batch of `of` times the job's, one rank takes only this share. REQUIRES: one data rank.
+  struct Share {
+    int index = 0, of = 1;
+  };
+  Share share{};
   double peak_flops = 0;  ///< a second, of all ranks, for the log's MFU; 0: unknown
   std::function<void(const std::vector<RankTrace>&)>
       trace{};  ///< gets the last step's times, of every rank; recorded only if set

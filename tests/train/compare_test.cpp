@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "engine/core/error.h"
+#include "engine/job/data_strategies.h"
 #include "tests/train/tiny_jobs.h"
 
 using namespace trainer;
@@ -49,6 +50,15 @@ CompiledJob without_reductions(CompiledJob job) {
       for (Issued& issued : program.instructions)
         if (auto* collective = std::get_if<Collective>(&issued.instruction))
           if (role.buffer(collective->input.region.buffer).category == Category::gradients) collective->axes = {};
+  return job;
+}
+
+CompiledJob without_averages(CompiledJob job) {
+  for (Role& role : job.plan.roles)
+    for (Program& program : role.programs)
+      for (Issued& issued : program.instructions)
+        if (auto* collective = std::get_if<Collective>(&issued.instruction))
+          if (program.kind == ProgramKind::average) collective->axes = {};
   return job;
 }
 
@@ -103,6 +113,56 @@ TEST_CASE("another training does not hold: seed, learning rate, samples, decay")
   CHECK_FALSE(quantity(compare(other, one, 3, kCompile), "gradients").holds());
 }
 
+// Of local SGD the truth is a serial simulation: it stops in the middle of a round, at its end, and after the last
+// step.
+TEST_CASE("local SGD holds the bounds of verify against a serial simulation, in every form") {
+  const TinyJobs jobs;
+  for (const auto& [ranks, data] :
+       std::vector<std::pair<int, std::string>>{{2, "every: 2"},
+                                                {4, "every: 3"},
+                                                {2, "every: 2, outer: {lr: 0.7, momentum: 0.9}"},
+                                                {2, "every: 2, outer: {lr: 0.7, momentum: 0.9, nesterov: false}"},
+                                                {2, "every: 4, parts: 2, outer: {lr: 0.7, momentum: 0.9}"},
+                                                {2, "every: 2, delayed: true"}})
+    for (const std::string name : {"mlp", "gpt2"})
+      for (const int steps : {4, 5, 6}) {
+        CAPTURE(data);
+        CAPTURE(name);
+        CAPTURE(steps);
+        const LoadedJob loaded = jobs.load(name, "run",
+                                           {"cluster.devices_per_node=" + std::to_string(ranks), "train.steps=6",
+                                            "checkpoint.every=12", "strategy={data: {kind: local_sgd, " + data + "}}"});
+        const LoadedJob apart = on_threads(loaded, kCompile);
+        REQUIRE(is_simulated(apart));
+        const Comparison comparison = compare(apart, on_one_rank(loaded, 1), steps, kCompile);
+        CHECK(comparison.steps == steps);
+        for (const Quantity& one : comparison.quantities) {
+          CAPTURE(one.name);
+          CHECK(one.difference <= one.bound);
+        }
+      }
+}
+
+TEST_CASE("local SGD that averages less, at other steps or by another rate does not hold") {
+  const TinyJobs jobs;
+  const LoadedJob loaded =
+      jobs.load("mlp", "run",
+                {"cluster.devices_per_node=2", "train.steps=6", "checkpoint.every=6", "train.optimizer.lr=1.0e-2",
+                 "strategy={data: {kind: local_sgd, every: 3, outer: {lr: 0.7, momentum: 0.9}}}"});
+  const auto holds = [&](const std::function<void(Job&)>& spoil, bool averages = true) {
+    const Compiler broken = [&](const LoadedJob& job) {
+      LoadedJob other = job;
+      if (record_of(job.job.strategy.data).averages) spoil(other.job);
+      return averages ? compiled(other) : without_averages(compiled(other));
+    };
+    return quantity(compare(on_threads(loaded, kCompile), on_one_rank(loaded, 1), 6, broken), "weights").holds();
+  };
+  CHECK(holds([](Job&) {}));
+  CHECK_FALSE(holds([](Job&) {}, false));
+  CHECK_FALSE(holds([](Job& job) { job.strategy.data.outer->lr = 0.5; }));
+  CHECK_FALSE(holds([](Job& job) { job.strategy.data.outer->nesterov = false; }));
+}
+
 TEST_CASE("a strategy that forgets its reductions does not hold") {
   const TinyJobs jobs;
   const LoadedJob loaded = jobs.load("gpt2", "run", on(2, "ddp"));
@@ -133,8 +193,9 @@ TEST_CASE("what several nodes decide stays when verify runs them on one") {
 
 TEST_CASE("what is not meant to be one rank's training is refused by name") {
   const TinyJobs jobs;
-  for (const char* data : {"{kind: local_sgd, every: 2}", "{kind: ddp, compression: int8}",
-                           "{kind: zero3, gather: int8}", "{kind: zero2, reduce_dtype: int8}"}) {
+  for (const char* data :
+       {"{kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9, compression: int8}}",
+        "{kind: ddp, compression: int8}", "{kind: zero3, gather: int8}", "{kind: zero2, reduce_dtype: int8}"}) {
     const LoadedJob loaded = jobs.load(
         "mlp", "run", {"cluster.devices_per_node=2", "checkpoint.every=2", std::string("strategy.data=") + data});
     CHECK_THROWS_AS(on_threads(loaded, kCompile), JobError);

@@ -1,0 +1,175 @@
+// Checkpoints of shares are read tensor by tensor, combined, and written again as of the same step.
+#include "engine/train/serial_rounds.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "engine/core/check.h"
+
+namespace trainer {
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::TensorInfo;
+
+std::vector<double> values_of(const checkpoint::TensorStore& tensors, const TensorInfo& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
+  tensors.read(tensor.name, 0, tensor.shape.elements(), values.data());
+  return {values.begin(), values.end()};
+}
+
+std::vector<double> mean_of(const std::vector<std::vector<double>>& shares) {
+  std::vector<double> mean(shares.front().size(), 0.0);
+  for (const std::vector<double>& share : shares)
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += share[i] / static_cast<double>(shares.size());
+  return mean;
+}
+
+Checkpoint newest(const std::string& folder) {
+  return checkpoint::open_checkpoint(checkpoint::list_checkpoints(folder).front().path);
+}
+
+// Writes a share's checkpoint once more.
+class Rewrite {
+ public:
+  Rewrite(const std::string& folder, const Checkpoint& old) : old_(old), store_(folder), writer_(begin()) {}
+
+  const std::vector<checkpoint::FileWriter::Entry>& order() const { return writer_->order(); }
+  void keep(const checkpoint::FileWriter::Entry& entry) {
+    const std::int64_t elements = entry.tensor.shape.elements();
+    std::vector<std::byte> bytes(static_cast<std::size_t>(elements * size_of(entry.tensor.dtype)));
+    old_.tensors.read(entry.tensor.name, 0, elements, bytes.data());
+    writer_->write(entry, bytes.data(), elements);
+  }
+  void replace(const checkpoint::FileWriter::Entry& entry, const std::vector<double>& values) {
+    const std::vector<float> rounded(values.begin(), values.end());
+    writer_->write(entry, rounded.data(), entry.tensor.shape.elements());
+  }
+  void commit() {
+    writer_->finish();
+    writer_.reset();
+    store_.commit(old_.manifest.step, old_.manifest.plan_hash, old_.manifest.metadata);
+  }
+
+ private:
+  std::unique_ptr<checkpoint::FileWriter> begin() {
+    store_.begin(old_.manifest.step);
+    std::vector<checkpoint::FileWriter::Entry> entries;
+    for (const TensorInfo& tensor : old_.tensors.tensors()) entries.push_back({tensor, {0, tensor.shape.elements()}});
+    return std::make_unique<checkpoint::FileWriter>(store_.dir(), old_.manifest.step,
+                                                    checkpoint::file_name("model", 0, 1), std::move(entries));
+  }
+
+  const Checkpoint& old_;
+  checkpoint::Store store_;
+  std::unique_ptr<checkpoint::FileWriter> writer_;
+};
+
+}  // namespace
+
+SerialRounds::SerialRounds(const Job& job, const CompiledJob& ranks, const CompiledJob& one, std::string folder,
+                           TrainShare train)
+    : data_(job.strategy.data),
+      steps_(job.train.steps),
+      num_shares_(ranks.batch.data_ranks),
+      folder_(std::move(folder)),
+      train_(std::move(train)) {
+  std::map<std::string, int> units;  // strided over those of all stages, of which stages may share some
+  for (const Role& role : ranks.plan.roles)
+    for (const Unit& unit : role.units) {
+      if (!unit.trained()) continue;
+      const int part = units.try_emplace(unit.name, static_cast<int>(std::ssize(units) % data_.parts)).first->second;
+      for (const UnitTensor& tensor : unit.tensors) parts_[tensor.name] = part;
+    }
+  for (const Role& role : one.plan.roles)
+    for (const Unit& unit : role.units)
+      for (const Slot& slot : unit.slots)
+        if (unit.trained() && slot.kind == Slot::Kind::state)
+          for (const UnitTensor& tensor : unit.tensors) states_[tensor.name + "." + slot.name] = tensor.name;
+}
+
+std::string SerialRounds::folder_of(int share) const { return folder_ + "/share-" + std::to_string(share); }
+
+// After the last step all parts are.
+bool SerialRounds::due(std::int64_t step, int part) const {
+  return step == steps_ || (step - data_.step_of_part(part)) % data_.every == 0;
+}
+
+std::int64_t SerialRounds::next_meeting(std::int64_t from, std::int64_t end) const {
+  for (std::int64_t step = from + 1; step < end; ++step)
+    for (int part = 0; part < static_cast<int>(data_.parts); ++part)
+      if (due(step, part)) return step;
+  return end;
+}
+
+Checkpoint SerialRounds::run(const Checkpoint& initial, std::int64_t end) {
+  for (const auto& [name, part] : parts_) {
+    const TensorInfo* tensor = initial.tensors.find(name);
+    CHECK(tensor != nullptr && tensor->dtype == DType::f32, "a checkpoint holds every weight: " + name);
+    Values values = values_of(initial.tensors, *tensor);
+    if (data_.outer) momenta_[name].resize(values.size());
+    if (data_.delayed) snapshots_[name].assign(static_cast<std::size_t>(num_shares_), values);
+    anchors_[name] = std::move(values);
+  }
+  for (std::int64_t step = 0; step < end;) {
+    step = next_meeting(step, end);
+    for (int share = 0; share < num_shares_; ++share) train_(share, folder_of(share), step);
+    meet(step, end);
+  }
+  return newest(folder_of(0));
+}
+
+void SerialRounds::meet(std::int64_t step, std::int64_t end) {
+  std::vector<Checkpoint> old;
+  for (int share = 0; share < num_shares_; ++share) old.push_back(newest(folder_of(share)));
+  std::vector<std::unique_ptr<Rewrite>> made;
+  for (int share = 0; share < num_shares_; ++share)
+    made.push_back(std::make_unique<Rewrite>(folder_of(share), old[static_cast<std::size_t>(share)]));
+  for (const checkpoint::FileWriter::Entry& entry : made.front()->order()) {
+    const std::string& name = entry.tensor.name;
+    if (!parts_.contains(name) && !states_.contains(name)) {
+      for (const auto& one : made) one->keep(entry);
+      continue;
+    }
+    std::vector<Values> shares;
+    for (const Checkpoint& one : old) shares.push_back(values_of(one.tensors, entry.tensor));
+    combine(name, shares, step, end);
+    for (std::size_t share = 0; share < made.size(); ++share) made[share]->replace(entry, shares[share]);
+  }
+  for (const auto& one : made) one->commit();
+}
+
+void SerialRounds::combine(const std::string& name, std::vector<Values>& shares, std::int64_t step, std::int64_t end) {
+  const auto part = parts_.find(name);
+  if (part == parts_.end()) {  // a state
+    if (!data_.outer && (!data_.delayed || step == end)) std::ranges::fill(shares, mean_of(shares));
+    return;
+  }
+  if (data_.outer) {
+    Values &anchor = anchors_.at(name), &u = momenta_.at(name);
+    if (due(step, part->second) || (data_.parts == 1 && step == end)) {
+      const Values mean = mean_of(shares);
+      for (std::size_t i = 0; i < anchor.size(); ++i) {
+        const double g = anchor[i] - mean[i];
+        u[i] = data_.outer->momentum * u[i] + g;
+        anchor[i] -= data_.outer->lr * (data_.outer->nesterov ? g + data_.outer->momentum * u[i] : u[i]);
+      }
+      std::ranges::fill(shares, anchor);
+    }
+    if (step == end) std::ranges::fill(shares, anchor);  // the model that is saved
+    return;
+  }
+  if (!data_.delayed) {
+    std::ranges::fill(shares, mean_of(shares));
+    return;
+  }
+  std::vector<Values>& snapshots = snapshots_.at(name);
+  const Values mean = mean_of(snapshots);
+  for (std::size_t share = 0; share < shares.size(); ++share)
+    for (std::size_t i = 0; i < mean.size(); ++i) shares[share][i] += mean[i] - snapshots[share][i];
+  snapshots = shares;
+  if (step == end) std::ranges::fill(shares, mean_of(shares));
+}
+
+}  // namespace trainer
