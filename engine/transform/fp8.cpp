@@ -32,16 +32,20 @@ std::vector<std::string> use_fp8(Graph& graph, Fp8Scales scales) {
     if (node.op == Op::route) routed.insert(node.inputs[0]);
   std::vector<std::string> mistakes;
   std::set<std::string> marked;
+  std::string first;  // of those that do not fit
+  int misfits = 0;
   for (const Node& node : graph.nodes) {
     if (node.op != Op::linear || node.backward || node.block == kNone || is_adapter(node) ||
         routed.contains(node.outputs[0]))
       continue;
     marked.insert(node.name);
-    if (!fits(graph, node, fp8_multiple(scales)))
-      mistakes.push_back(node.name + " has " + sizes_of(graph, node) +
-                         " on a rank, and products of fp8 take multiples of " + std::to_string(fp8_multiple(scales)) +
-                         " here");
+    if (fits(graph, node, fp8_multiple(scales))) continue;
+    if (++misfits == 1) first = node.name + " has " + sizes_of(graph, node);
   }
+  if (misfits > 0)
+    mistakes.push_back(first + " on a rank, and products of fp8 take multiples of " +
+                       std::to_string(fp8_multiple(scales)) + " here" +
+                       (misfits > 1 ? "; " + std::to_string(misfits - 1) + " more linears do not fit" : ""));
   if (marked.empty()) mistakes.emplace_back("this graph has no linear in a block");
   for (Node& node : graph.nodes)
     if (is_product(node.op) && marked.contains(node.name)) node.attributes.set("fp8", std::string(name_of(scales)));

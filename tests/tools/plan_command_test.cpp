@@ -52,6 +52,31 @@ TEST_CASE("plan --json has the plan's facts, and the same each time") {
   CHECK(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "--json"}).out == outcome.out);
 }
 
+TEST_CASE("plan says in what linears multiply and with which scales, and refuses fp8 where the GPU has none") {
+  const Workplace in;
+  const auto plan = [&](const std::string& hardware, const std::string& matmul, bool as_json) {
+    std::vector<std::string> words{"plan",
+                                   "job.yaml",
+                                   "cluster={hardware: " + hardware + ", devices_per_node: 1}",
+                                   "strategy=ddp",
+                                   "train.batch.micro=2",
+                                   "precision={compute: bf16, matmul: " + matmul + "}"};
+    if (as_json) words.emplace_back("--json");
+    return in(words);
+  };
+  CHECK(parsed(plan("h100-sxm", "none", true))["precision"] ==
+        json{{"compute", "bf16"}, {"matmul", "none"}, {"fp8_scales", "none"}});
+  for (const auto& [hardware, scales] : {std::pair{"l40s", "tensor"}, {"h100-sxm", "block_128"}}) {
+    CHECK(parsed(plan(hardware, "fp8", true))["precision"] ==
+          json{{"compute", "bf16"}, {"matmul", "fp8"}, {"fp8_scales", scales}});
+    CHECK(plan(hardware, "fp8", false).out.find(std::string("scales: ") + scales) != std::string::npos);
+  }
+  const Outcome refused = plan("a100-80gb", "fp8", true);
+  CHECK(refused.code == 78);
+  CHECK(refused.err.find("precision.matmul") != std::string::npos);
+  CHECK(refused.err.find("no products of fp8 on a100-80gb, whose compute capability is 8.0") != std::string::npos);
+}
+
 TEST_CASE("the strategy that plan prints is one that a job takes, and gives the same plan") {
   const Workplace in;
   const json plan = parsed(in({"plan", "job.yaml", "cluster.devices_per_node=2", "strategy=ddp", "--json"}));
