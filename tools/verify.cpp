@@ -69,7 +69,7 @@ void put_text(const CompiledJob& compiled, const Comparison& comparison, const s
       table.str());
   explain_weights(compiled);
   explain_dropped(comparison);
-  put("{} {}{} after {} steps\n", comparison.holds() ? "the same training as of" : "NOT the training of", other,
+  put("{} {}{} after {} steps\n", comparison.holds() ? "the same training as that of" : "NOT the training of", other,
       comparison.holds() ? ", within rounding," : "", comparison.steps);
 }
 

@@ -124,23 +124,23 @@ TEST_CASE("local SGD holds the bounds of verify against a serial simulation, in 
                                                 {2, "every: 2, outer: {lr: 0.7, momentum: 0.9, nesterov: false}"},
                                                 {2, "every: 4, parts: 2, outer: {lr: 0.7, momentum: 0.9}"},
                                                 {2, "every: 2, delayed: true"}})
-    for (const std::string name : {"mlp", "gpt2"})
-      for (const int steps : {4, 5, 6}) {
-        CAPTURE(data);
-        CAPTURE(name);
-        CAPTURE(steps);
-        const LoadedJob loaded = jobs.load(name, "run",
-                                           {"cluster.devices_per_node=" + std::to_string(ranks), "train.steps=6",
-                                            "checkpoint.every=12", "strategy={data: {kind: local_sgd, " + data + "}}"});
-        const LoadedJob apart = on_threads(loaded, kCompile);
-        REQUIRE(is_simulated(apart));
-        const Comparison comparison = compare(apart, on_one_rank(loaded, 1), steps, kCompile);
-        CHECK(comparison.steps == steps);
-        for (const Quantity& one : comparison.quantities) {
-          CAPTURE(one.name);
-          CHECK(one.difference <= one.bound);
-        }
+    for (const auto& [name, steps] :
+         std::vector<std::pair<std::string, int>>{{"mlp", 4}, {"mlp", 5}, {"mlp", 6}, {"gpt2", 5}}) {
+      CAPTURE(data);
+      CAPTURE(name);
+      CAPTURE(steps);
+      const LoadedJob loaded = jobs.load(name, "run",
+                                         {"cluster.devices_per_node=" + std::to_string(ranks), "train.steps=6",
+                                          "checkpoint.every=12", "strategy={data: {kind: local_sgd, " + data + "}}"});
+      const LoadedJob apart = on_threads(loaded, kCompile);
+      REQUIRE(is_simulated(apart));
+      const Comparison comparison = compare(apart, on_one_rank(loaded, 1), steps, kCompile);
+      CHECK(comparison.steps == steps);
+      for (const Quantity& one : comparison.quantities) {
+        CAPTURE(one.name);
+        CHECK(one.difference <= one.bound);
       }
+    }
 }
 
 TEST_CASE("local SGD that averages less, at other steps or by another rate does not hold") {
