@@ -166,6 +166,9 @@ const std::vector<ProofCase>& plain_cases() {
       {"llama",
        {ranks(8), "strategy={data: {kind: zero3, secondary: 2, gather: int8}, tensor: {degree: 2}}",
         "precision.compute=bf16"}},
+      {"llama",
+       {ranks(4), "strategy={data: {kind: fsdp, secondary: 2}, offload: {parameters: disk}}",
+        "precision.compute=bf16"}},
       {"llama", {ranks(2), "strategy={tensor: {degree: 2, sequence_parallel: true, keep: shard}}"}},
   };
   return cases;
