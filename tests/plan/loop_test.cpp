@@ -106,8 +106,11 @@ TEST_CASE("a plan with a loop does what the plan does that has every micro-batch
     // What several loops hand on to one another is not the same in every pass.
     const bool several = step_of(looped.roles[0]).loops.size() > 1;
     CHECK(predicted == doctest::Approx(step_us(full)).epsilon(several ? 1e-3 : 1e-9));
-    CHECK(time < (several ? 1.02 : 1.015));  // rings are waited for less; a batch copied in piece by piece as a whole
-    CHECK(peak < 1.07);                      // a part of a ring is nobody else's
+    // Rings are waited for less; a batch copied in piece by piece as a whole. What is gathered again waits for its
+    // ring.
+    const bool again = std::string_view(job.name).find("sequence_shard") != std::string_view::npos;
+    CHECK(time < (several ? 1.02 : again ? 1.015 : 1.01));
+    CHECK(peak < 1.07);  // a part of a ring is nobody else's
     worst_peak = std::max(worst_peak, peak);
     worst_time = std::max(worst_time, time);
     sum_peak += peak;
