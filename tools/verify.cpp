@@ -69,8 +69,11 @@ void put_text(const CompiledJob& compiled, const Comparison& comparison, const s
       table.str());
   explain_weights(compiled);
   explain_dropped(comparison);
-  put("{} {}{} after {} steps\n", comparison.holds() ? "the same training as that of" : "NOT the training of", other,
-      comparison.holds() ? ", within rounding," : "", comparison.steps);
+  if (comparison.holds())
+    put("the same training as {}{}, within rounding, after {} steps\n", other == "one rank" ? "on " : "that of ", other,
+        comparison.steps);
+  else
+    put("NOT the training of {} after {} steps\n", other, comparison.steps);
 }
 
 void put_json(const CompiledJob& compiled, const Comparison& comparison) {
