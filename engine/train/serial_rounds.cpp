@@ -86,7 +86,7 @@ SerialRounds::SerialRounds(const Job& job, const CompiledJob& ranks, const Compi
     for (const Unit& unit : role.units)
       for (const Slot& slot : unit.slots)
         if (unit.trained() && slot.kind == Slot::Kind::state)
-          for (const UnitTensor& tensor : unit.tensors) states_[tensor.name + "." + slot.name] = tensor.name;
+          for (const UnitTensor& tensor : unit.tensors) states_.insert(tensor.name + "." + slot.name);
 }
 
 std::string SerialRounds::folder_of(int share) const { return folder_ + "/share-" + std::to_string(share); }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,8 +46,8 @@ class SerialRounds {
   const int num_shares_;
   const std::string folder_;
   const TrainShare train_;
-  std::map<std::string, int> parts_;           // of trained parameters
-  std::map<std::string, std::string> states_;  // names of states, and the parameter of each
+  std::map<std::string, int> parts_;  // of trained parameters
+  std::set<std::string> states_;      // of the optimizer, by name
   std::map<std::string, Values> anchors_, momenta_;
   std::map<std::string, std::vector<Values>> snapshots_;
 };

@@ -114,7 +114,8 @@ Block& Block::current() {
 
 bool Block::fixed_shared() {
   if (current().shared_bytes_ > 48 * 1024)
-    throw Misuse("a kernel with shared memory of a fixed size is launched with more than 48 KiB of it besides");
+    throw Misuse(
+        "a kernel with shared memory of a fixed size is launched with more than 48 KiB of dynamic shared memory");
   return true;
 }
 
