@@ -22,6 +22,7 @@ StrategyJob strategy_of(const StrategyJob& job, const Candidate& c, const std::v
   strategy.tensor.keep = c.gathers_again ? TensorKeep::shard : TensorKeep::gathered;
   strategy.expert.degree = c.size(Axis::expert);
   strategy.context.degree = c.size(Axis::context);
+  strategy.context.kind = c.context;
   strategy.pipeline.degree = c.size(Axis::pipeline);
   strategy.pipeline.schedule = c.schedule;
   strategy.pipeline.virtual_stages = c.virtual_stages;

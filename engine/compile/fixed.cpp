@@ -32,7 +32,6 @@
 #include "engine/transform/distribute.h"
 #include "engine/transform/experts.h"
 #include "engine/transform/fuse.h"
-#include "engine/transform/ring.h"
 #include "engine/transform/transform.h"
 #include "strategies/context/context_parallel.h"
 #include "strategies/expert/expert_parallel.h"
@@ -337,8 +336,7 @@ class Compilation {
     if (answers || purpose_ == Purpose::sample) read_generation(graphs);
     for (std::optional<Graph>* graph : {&graphs.train, &graphs.evaluate, &graphs.sample, &graphs.prompt})
       if (*graph) {
-        expand_rings(**graph);
-        check_rings(**graph);
+        make_rings(**graph, hardware_.device_bytes > 0);
         fuse(**graph, *hardware_.target);
       }
     return graphs;
@@ -360,15 +358,6 @@ class Compilation {
     refuse(Axes::of(Axis::tensor), "tensor");
     refuse(kSequenceAxes, "context");
     refuse(Axes::of(Axis::expert), "expert");
-  }
-
-  // A GPU's kernels cut chunks on the host, which does not know where documents and samples end.
-  void check_rings(const Graph& graph) const {
-    if (hardware_.device_bytes == 0) return;
-    for (const Node& node : graph.nodes)
-      if (node.op == Op::attention_block && (flag(node, "padded") || flag(node, "by_document")))
-        refuse(graph, node, Axis::context,
-               "on GPUs a ring takes no lengths and keeps no documents apart; `kind: gather` does");
   }
 
   // Running statistics are of all ranks' samples, which ranks that train apart do not share. One element has no

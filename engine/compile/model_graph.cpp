@@ -5,6 +5,9 @@
 
 #include "engine/core/check.h"
 #include "engine/core/compression.h"
+#include "engine/core/op_record.h"
+#include "engine/ops/refuse.h"
+#include "engine/transform/ring.h"
 #include "strategies/pipeline/chunks.h"
 
 namespace trainer {
@@ -73,6 +76,15 @@ void set_length(BuildOptions& options, std::int64_t length) {
   if (options.seq) options.seq = length;
   for (auto& [name, shape] : options.field_shapes)
     if (shape.rank() == 1) shape = {length};
+}
+
+void make_rings(Graph& graph, bool on_gpu) {
+  expand_rings(graph);
+  if (!on_gpu) return;  // a GPU's kernels cut chunks on the host, which does not know where documents and samples end
+  for (const Node& node : graph.nodes)
+    if (node.op == Op::attention_block && (flag(node, "padded") || flag(node, "by_document")))
+      refuse(graph, node, Axis::context,
+             "on GPUs a ring takes no lengths and keeps no documents apart; `kind: gather` does");
 }
 
 RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job, bool gathers_again) {

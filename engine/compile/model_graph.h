@@ -21,6 +21,10 @@ void set_length(BuildOptions& options, std::int64_t length);
 /// `gathers_again`: TensorKeep::shard.
 RecomputePolicy recompute_policy(const ActivationCheckpointingJob& job, bool gathers_again);
 
+/// Makes rings of attention that is cut for one (engine/transform/ring.h). Throws JobError where the kernels of a GPU
+/// cannot compute them.
+void make_rings(Graph& graph, bool on_gpu);
+
 /// Its kernel, attributes and states.
 OptimizerSpec optimizer_spec(const OptimizerJob& job);
 

@@ -10,7 +10,6 @@
 #include "engine/core/parallel.h"
 #include "engine/transform/distribute.h"
 #include "engine/transform/fuse.h"
-#include "engine/transform/ring.h"
 #include "engine/transform/transform.h"
 #include "strategies/context/context_parallel.h"
 #include "strategies/expert/expert_parallel.h"
@@ -92,17 +91,17 @@ const cost::CostModel& ProfileCache::model(const Mesh& mesh, int lane) {
   return *model;
 }
 
-const Graph* ProfileCache::refuse(const Mesh& mesh, bool sequence_parallel, const JobError& error) {
-  refusals_[{mesh, sequence_parallel}] =
-      error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
+const Graph* ProfileCache::refuse(const Cutting& cutting, const JobError& error) {
+  refusals_[cutting] = error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
   return nullptr;
 }
 
 // Null: refused.
-const Graph* ProfileCache::differentiated(const Mesh& mesh, bool sequence_parallel, std::int64_t micro) {
-  const std::tuple key(mesh, sequence_parallel, micro);
+const Graph* ProfileCache::differentiated(const Cutting& cutting, std::int64_t micro) {
+  const std::pair key(cutting, micro);
   if (differentiated_for_ == key) return &differentiated_;
-  if (refusals_.contains({mesh, sequence_parallel})) return nullptr;
+  if (refusals_.contains(cutting)) return nullptr;
+  const Mesh& mesh = cutting.mesh;
   Graph graph = shortened(micro, mesh.size(Axis::expert));
   try {
     graph.mesh = mesh;
@@ -112,13 +111,13 @@ const Graph* ProfileCache::differentiated(const Mesh& mesh, bool sequence_parall
     raise(adapt(loaded_, graph, build_options(loaded_.job, micro, BuildOptions::Mode::train)));
     raise(split_rows(loaded_, graph));
     strategies::expert_parallel(graph, loaded_);
-    strategies::context_parallel(graph, loaded_.job.strategy.context.kind);
-    distribute(graph, sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
+    strategies::context_parallel(graph, cutting.context);
+    distribute(graph, cutting.sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
     differentiate(graph, loaded_.job.precision.reduce);
     propagate_placements(graph);
     raise(with_fp8(loaded_, graph, *hardware_.target));
   } catch (const JobError& error) {
-    return refuse(mesh, sequence_parallel, error);
+    return refuse(cutting, error);
   }
   differentiated_ = std::move(graph);
   differentiated_for_ = key;
@@ -130,7 +129,7 @@ cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, Checkpoin
   Graph graph = whole;
   recompute(graph, recompute_policy({mode, 1}, gathers_again));
   const std::vector<std::int64_t> passed = cost::boundary_bytes(graph, kept_);
-  expand_rings(graph);
+  make_rings(graph, hardware_.device_bytes > 0);
   fuse(graph, *hardware_.target);
   cost::Profile of_kept = cost::profile_of(graph, kept_, *models_.at({mesh, lane}), *hardware_.target);
   for (std::size_t i = 0; i < passed.size(); ++i) of_kept.pieces[i].boundary_bytes = passed[i];
@@ -142,15 +141,16 @@ cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, Checkpoin
   return profile;
 }
 
-const cost::Profile* ProfileCache::profile(const Mesh& all, bool sequence_parallel, std::int64_t micro,
-                                           const ActivationCheckpointingJob& recomputed, bool gathers_again) {
+const cost::Profile* ProfileCache::profile(const cost::Candidate& candidate) {
   using Mode = CheckpointingMode;
-  const Mesh mesh = of_graph(all);
+  const Cutting cutting = cutting_of(candidate);
+  const Mesh& mesh = cutting.mesh;
+  const ActivationCheckpointingJob& recomputed = candidate.recompute;
   const auto key = [&](Mode mode, std::int64_t every) {
-    return Key{mesh, sequence_parallel, micro, static_cast<int>(mode), every, gathers_again};
+    return ProfileKey{cutting, candidate.micro, mode, every, candidate.gathers_again};
   };
   if (const auto at = profiles_.find(key(recomputed.mode, recomputed.every)); at != profiles_.end()) return &at->second;
-  const Graph* const whole = differentiated(mesh, sequence_parallel, micro);
+  const Graph* const whole = differentiated(cutting, candidate.micro);
   if (whole == nullptr) return nullptr;
   // Who asks for one way to recompute will ask for the others.
   const std::vector<Mode> modes =
@@ -160,25 +160,27 @@ const cost::Profile* ProfileCache::profile(const Mesh& all, bool sequence_parall
     for (std::size_t lane = 0; lane < modes.size(); ++lane) model(mesh, static_cast<int>(lane));
     try {  // what a rank's part of a value is may be refused too
       for_each_index(modes.size(), [&](std::size_t lane) {
-        profiles[lane] = made(*whole, mesh, modes[lane], gathers_again, static_cast<int>(lane));
+        profiles[lane] = made(*whole, mesh, modes[lane], candidate.gathers_again, static_cast<int>(lane));
       });
     } catch (const JobError& error) {
-      refuse(mesh, sequence_parallel, error);
+      refuse(cutting, error);
       return nullptr;
     }
     for (std::size_t lane = 0; lane < modes.size(); ++lane) profiles_[key(modes[lane], 1)] = std::move(profiles[lane]);
   }
   if (recomputed.mode != Mode::every_n) return &profiles_.at(key(recomputed.mode, 1));
-  if (profile(mesh, sequence_parallel, micro, {Mode::none, 1}, gathers_again) == nullptr) return nullptr;
+  cost::Candidate none = candidate;
+  none.recompute = {Mode::none, 1};
+  if (profile(none) == nullptr) return nullptr;
   return &mixed(key(Mode::none, 1), recomputed);
 }
 
 // Of `every` consecutive blocks the first is as under full recomputation, the others as under none.
-const cost::Profile& ProfileCache::mixed(const Key& none, const ActivationCheckpointingJob& recompute) {
-  Key full = none, mixed = none;
-  std::get<3>(full) = static_cast<int>(CheckpointingMode::full);
-  std::get<3>(mixed) = static_cast<int>(recompute.mode);
-  std::get<4>(mixed) = recompute.every;
+const cost::Profile& ProfileCache::mixed(const ProfileKey& none, const ActivationCheckpointingJob& recompute) {
+  ProfileKey full = none, mixed = none;
+  full.mode = CheckpointingMode::full;
+  mixed.mode = recompute.mode;
+  mixed.every = recompute.every;
   cost::Profile profile = profiles_.at(none);
   const cost::Profile& again = profiles_.at(full);
   std::int64_t block = 0;

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "engine/compile/compiled_job.h"
@@ -19,17 +18,32 @@ namespace trainer {
 /// engine/compile/optimizers.h has it.
 cost::SearchSpace search_space(const Job& job, const Hardware& hardware, double state_bytes);
 
+/// How a graph is cut over ranks: the axes that matter to it, and how it is cut along them.
+struct Cutting {
+  Mesh mesh;
+  bool sequence_parallel = false;
+  ContextKind context = ContextKind::gather;
+  auto operator<=>(const Cutting&) const = default;
+};
+
+/// What a profile is of.
+struct ProfileKey {
+  Cutting cutting;
+  std::int64_t micro = 0;
+  CheckpointingMode mode = CheckpointingMode::none;
+  std::int64_t every = 1;
+  bool gathers_again = false;
+  auto operator<=>(const ProfileKey&) const = default;
+};
+
 class ProfileCache final : public cost::ProfileSource {
  public:
   /// `whole`: profiles are of the whole model, for tests; else pieces that repeat themselves are looked at once
   /// (repeated.h).
   ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool whole = false);
 
-  const cost::Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro,
-                               const ActivationCheckpointingJob& recompute, bool gathers_again) override;
-  std::string why_not(const Mesh& mesh, bool sequence_parallel) override {
-    return refusals_[{of_graph(mesh), sequence_parallel}];
-  }
+  const cost::Profile* profile(const cost::Candidate& candidate) override;
+  std::string why_not(const cost::Candidate& candidate) override { return refusals_[cutting_of(candidate)]; }
   std::int64_t experts() override;
   const std::vector<int>& cut(int chunks, std::int64_t samples) override;
   /// The nodes that begin the pieces.
@@ -38,23 +52,23 @@ class ProfileCache final : public cost::ProfileSource {
   std::size_t num_nodes() { return whole(1).nodes.size(); }
 
  private:
-  using Key = std::tuple<Mesh, bool, std::int64_t, int, std::int64_t, bool>;
-  /// The axes that a profile depends on.
-  static Mesh of_graph(const Mesh& mesh) {
-    return {{Axis::expert, mesh.size(Axis::expert)},
-            {Axis::context, mesh.size(Axis::context)},
-            {Axis::tensor, mesh.size(Axis::tensor)}};
+  static Cutting cutting_of(const cost::Candidate& c) {
+    return {{{Axis::expert, c.size(Axis::expert)},
+             {Axis::context, c.size(Axis::context)},
+             {Axis::tensor, c.size(Axis::tensor)}},
+            c.sequence_parallel,
+            c.context};
   }
   /// The model without an adapter.
   const Graph& whole(std::int64_t micro);
   /// Without blocks that another stands for. With experts cut over so many ranks, of all of these ranks.
   const Graph& shortened(std::int64_t micro, int experts);
-  const Graph* differentiated(const Mesh& mesh, bool sequence_parallel, std::int64_t micro);
+  const Graph* differentiated(const Cutting& cutting, std::int64_t micro);
   /// Null.
-  const Graph* refuse(const Mesh& mesh, bool sequence_parallel, const JobError& error);
+  const Graph* refuse(const Cutting& cutting, const JobError& error);
   const cost::CostModel& model(const Mesh& mesh, int lane);
   cost::Profile made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, bool gathers_again, int lane);
-  const cost::Profile& mixed(const Key& key, const ActivationCheckpointingJob& recompute);
+  const cost::Profile& mixed(const ProfileKey& key, const ActivationCheckpointingJob& recompute);
 
   const LoadedJob& loaded_;
   const Hardware& hardware_;
@@ -62,14 +76,14 @@ class ProfileCache final : public cost::ProfileSource {
   std::map<std::int64_t, Graph> whole_;                      // by micro-batch
   std::map<std::pair<std::int64_t, int>, Graph> shortened_;  // by that and ranks of experts
   Graph differentiated_;  // the one asked for last: a search asks for all its recomputations in a row
-  std::tuple<Mesh, bool, std::int64_t> differentiated_for_{Mesh{}, false, 0};
+  std::pair<Cutting, std::int64_t> differentiated_for_;
   std::vector<std::string> pieces_;               // nodes that begin them
   std::vector<std::string> blocks_;               // of each piece; empty: it is none
   std::vector<int> stands_for_;                   // of each piece (repeated.h)
   std::map<std::string, std::string> stand_ins_;  // the same of their blocks
   std::vector<std::string> kept_;                 // of `pieces_` those that no other stands for
-  std::map<Key, cost::Profile> profiles_;
-  std::map<std::pair<Mesh, bool>, std::string> refusals_;
+  std::map<ProfileKey, cost::Profile> profiles_;
+  std::map<Cutting, std::string> refusals_;
   std::vector<int> cut_by_cost(int chunks, std::int64_t samples);
   std::vector<int> cut_as_asked(int chunks);
   std::map<std::pair<int, std::int64_t>, std::vector<int>> cuts_;  // by chunks and samples

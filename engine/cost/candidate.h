@@ -15,7 +15,8 @@ namespace trainer::cost {
 struct Candidate {
   Mesh mesh;
   bool sequence_parallel = false;
-  bool gathers_again = false;  ///< what sequence parallelism gathers is not kept for the backward pass
+  bool gathers_again = false;                 ///< what sequence parallelism gathers is not kept for the backward pass
+  ContextKind context = ContextKind::gather;  ///< gather where the context axis has one rank
   DataKind kind = DataKind::ddp;
   Sharding sharding = Sharding::full_shard;
   bool secondary = false;  ///< replicas have secondary copies of the weights alone (DataStrategyJob::secondary)
@@ -61,8 +62,8 @@ inline MeshAndKind mesh_and_kind(const Candidate& c) { return {c.mesh, c.kind, c
 /// Whether two candidates are one in all that a search decides.
 inline bool same(const Candidate& a, const Candidate& b) {
   const auto rest = [](const Candidate& c) {
-    return std::tuple(c.sequence_parallel, c.gathers_again, c.schedule, c.virtual_stages, c.micro, c.recompute.mode,
-                      c.recompute.every);
+    return std::tuple(c.sequence_parallel, c.gathers_again, c.context, c.schedule, c.virtual_stages, c.micro,
+                      c.recompute.mode, c.recompute.every);
   };
   const bool cut_alike = a.begins == b.begins || (a.begins && b.begins && *a.begins == *b.begins);
   return mesh_and_kind(a) == mesh_and_kind(b) && rest(a) == rest(b) && cut_alike;

@@ -11,6 +11,7 @@
 #include "engine/cost/collective_times.h"
 #include "engine/cost/kernel_times.h"
 #include "engine/cost/measured_times.h"
+#include "engine/ops/op_def.h"
 #include "engine/plan/plan.h"
 
 namespace trainer::cost {
@@ -66,6 +67,7 @@ struct CostModel::Impl {
     return cache > 0 ? std::clamp(static_cast<double>(cluster.working_bytes) / static_cast<double>(cache) - 1, 0.0, 1.0)
                      : 0;
   }
+  Estimate of_mean_rank(const Signature& signature) const;
   int node_of(int rank) const { return rank / std::max(1, cluster.ranks_per_node); }
   int ranks_on_node() const { return std::min(std::max(1, cluster.ranks_per_node), cluster.mesh.world_size()); }
 
@@ -126,18 +128,23 @@ CostModel::CostModel(const Cluster& cluster) : impl_(std::make_unique<Impl>(clus
 }
 CostModel::~CostModel() = default;
 
+// Ranks meet behind a kernel sooner or later, so what counts is the busiest rank's.
 Estimate CostModel::kernel(const Signature& signature) const {
   const auto [at, added] = impl_->kernels.try_emplace(signature);
   if (!added) return at->second;
-  if (!impl_->cuda())
-    return at->second = cpu_kernel(impl_->machine(), impl_->measured, signature, impl_->cluster.threads,
-                                   impl_->ranks_on_node(), impl_->cold());
-  // Muon's work is that of products in f32, which on GPUs it is not.
-  const bool looked_up = !impl_->measured.empty() && signature.op != Op::muon_orthogonalize;
-  const std::optional<Estimate> measured = looked_up ? impl_->measured.kernel(work_of(signature), 1, 1) : std::nullopt;
-  at->second = measured ? *measured : gpu_kernel(impl_->machine(), signature);
-  if (at->second.bound == Bound::compute) at->second.us *= impl_->slowest;
+  at->second = impl_->of_mean_rank(signature);
+  at->second.us *= busiest(signature);
   return at->second;
+}
+
+Estimate CostModel::Impl::of_mean_rank(const Signature& signature) const {
+  if (!cuda()) return cpu_kernel(machine(), measured, signature, cluster.threads, ranks_on_node(), cold());
+  // Muon's work is that of products in f32, which on GPUs it is not.
+  const bool looked_up = !measured.empty() && signature.op != Op::muon_orthogonalize;
+  const std::optional<Estimate> known = looked_up ? measured.kernel(work_of(signature), 1, 1) : std::nullopt;
+  Estimate estimate = known ? *known : gpu_kernel(machine(), signature);
+  if (estimate.bound == Bound::compute) estimate.us *= slowest;
+  return estimate;
 }
 
 Estimate CostModel::collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages,

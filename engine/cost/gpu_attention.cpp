@@ -33,10 +33,12 @@ double reached(const DeviceModel& device, bool backward) {
 // What the own gradient makes again in its second pass, in units of FlashAttention-2's gradient.
 constexpr double kOwnProducts = 7.0 / 5, kOwnExponentials = 2;
 
-bool is_own(const DeviceModel& device, bool backward) { return backward && device.attention == AttentionKernels::own; }
+bool is_own(const DeviceModel& device, const Attention& a) {
+  return a.backward && (a.own || device.attention == AttentionKernels::own);
+}
 
 // s of one multiprocessor for a score of a head of `d`.
-double score_time(const DeviceModel& device, double flops, double d, bool backward) {
+double score_time(const DeviceModel& device, double flops, double d, bool backward, bool own) {
   const double unit = flops / std::max(1, device.units), clock = device.clock_hz > 0 ? device.clock_hz : 1.6e9;
   const double exponentials = (backward ? kUnhiddenBackward : kUnhiddenForward) / (kExponentialsPerCycle * clock);
   const double products = backward ? 10 : 4;
@@ -45,7 +47,6 @@ double score_time(const DeviceModel& device, double flops, double d, bool backwa
   const double whole = full * products * kStated / (unit * reached(device, backward));
   // Never slower than the file's share says for the products by themselves.
   const double rest = std::max(whole - exponentials, 0.5 * whole);
-  const bool own = is_own(device, backward);
   return (own ? kOwnProducts : 1) * rest * d / kStated +
          (own ? kOwnExponentials : 1) * std::min(exponentials, 0.5 * whole);
 }
@@ -64,7 +65,8 @@ Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
   const auto peak = device.peak.find(a.dtype);
   const double flops = (peak != device.peak.end() ? peak : device.peak.begin())->second.value;
   const double units = std::max(1, device.units);
-  const double score = score_time(device, flops, padded(a.head_dim), a.backward);
+  const bool own = is_own(device, a);
+  const double score = score_time(device, flops, padded(a.head_dim), a.backward, own);
   const double queries = static_cast<double>(a.queries), all = static_cast<double>(a.keys);
   const double tiles = static_cast<double>(a.batch * a.heads) * std::ceil(queries / kRows);
   // A causal row of tiles ends on the diagonal, whose tiles are made whole and masked, and rows of unequal length end
@@ -80,7 +82,6 @@ Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
   const double bandwidth =
       device.memory_bandwidth.value * (share == device.achievable.end() ? 0.88 : share->second.value) / 1e6;
   // Passes of their own, backward: the rows' sums of dO·O; of FlashAttention-2 also dq in f32 cleared, and made bf16.
-  const bool own = is_own(device, a.backward);
   const double elements = static_cast<double>(a.batch * a.heads * a.queries * a.head_dim);
   const double passes = a.backward ? (own ? 3.0 : 4.5) + (own ? 4 : 14) * elements / bandwidth : 0;
   const double memory = a.bytes / bandwidth + 2;

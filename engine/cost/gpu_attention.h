@@ -15,6 +15,7 @@ struct Attention {
   bool causal = true;
   std::int64_t window = 0;  ///< keys that a causal query sees at most; 0: all before it
   bool backward = false;
+  bool own = false;  ///< our own kernels, whatever the device has for attention elsewhere
   DType dtype = DType::bf16;
   double bytes = 0;  ///< of all operands, once
 };

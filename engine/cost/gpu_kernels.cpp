@@ -5,6 +5,7 @@
 
 #include "engine/core/check.h"
 #include "engine/core/op_record.h"
+#include "engine/core/zigzag.h"
 #include "engine/cost/gpu_attention.h"
 #include "engine/cost/gpu_gemm.h"
 #include "engine/cost/kernel_times.h"
@@ -175,7 +176,8 @@ Estimate muon(const DeviceModel& device, const Signature& s, const Cost& cost) {
   return plus(products, stream(device, s, cost));
 }
 
-// A block of a ring: the mean rank's pairs of a query and a key, as keys that all of its queries see.
+// A block of a ring: the mean rank's pairs of a query and a key, as keys that all of its queries see. Every block is
+// the work of our own kernels, in pairs of chunks.
 Attention block_of(const Signature& s, const Cost& cost) {
   Attention a;
   a.backward = s.op == Op::attention_block_grad;
@@ -188,9 +190,39 @@ Attention block_of(const Signature& s, const Cost& cost) {
   a.keys = std::clamp<std::int64_t>(std::llround(cost.flops / of_one_key), 1, k[1]);
   a.head_dim = width / 2 / std::max<std::int64_t>(1, a.heads);
   a.causal = false;
+  a.own = true;
   a.dtype = s.operands[0].dtype;
   a.bytes = cost.bytes_read + cost.bytes_written;
   return a;
+}
+
+// Beside attention a block has passes that join in f32 what pairs of chunks gave (kernels/cuda/attention/block.cpp):
+// of each result first what there is of it (4 bytes an element written, and as many read if it continues), for every
+// pair its result written and read in the compute dtype and added (read and written in f32), and in the end the sum
+// read, and written as the block's result.
+Estimate passes_of_block(const DeviceModel& device, const Signature& s) {
+  const bool backward = s.op == Op::attention_block_grad, continues = flag(s, "continues");
+  const std::size_t q = backward ? 1 : 0;
+  const auto rank = integer(s, "ranks") / 2;
+  const auto pairs =
+      static_cast<double>(ChunkPairs(rank, integer(s, "ranks"), integer(s, "step"), flag(s, "causal")).size());
+  const double width = size_of(s.operands[q].dtype), launch_us = device.launch_us.value;
+  const auto elements = [&](std::size_t operand) { return static_cast<double>(s.operands[operand].elements()); };
+  const double of_pair = pairs / 2 * (2 * width + 8);  // a pair has half the rows
+  const auto samples = static_cast<double>(s.operands[q].shape[0]);
+  double bytes = 0, launches = 0;
+  if (backward) {
+    const double keys = elements(q + 1) + elements(q + 2);
+    bytes = elements(q) * (4 + of_pair + 8 + (continues ? 4 : 0)) + keys * (4 + of_pair) + elements(q + 1) * 8;
+    launches = 5 + 6 * pairs * samples;
+  } else {
+    bytes = elements(s.operands.size() - 2) *
+            ((continues ? 8 : 4) + of_pair + (integer(s, "step") + 1 == integer(s, "ranks") ? 4 + width : 0));
+    launches = 3 + 2 * pairs * samples;
+  }
+  Estimate passes = stream(device, s, Cost{}, bytes);
+  passes.us += launches * launch_us;
+  return passes;
 }
 
 Attention attention_of(const Signature& s, const Cost& cost) {
@@ -236,7 +268,9 @@ Estimate alone(const DeviceModel& device, const Signature& s) {
     case WorkClass::attention: {
       const Estimate fused = gpu_attention(device, attention_of(s, cost));
       const double rope = rope_bytes(s);
-      return rope > 0 ? plus(fused, stream(device, s, Cost{}, rope)) : fused;
+      const bool block = s.op == Op::attention_block || s.op == Op::attention_block_grad;
+      const Estimate joined = block ? plus(fused, passes_of_block(device, s)) : fused;
+      return rope > 0 ? plus(joined, stream(device, s, Cost{}, rope)) : joined;
     }
     case WorkClass::orthogonalize:
       return muon(device, s, cost);

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::int32_t kNever = -1;
 
-// Of each node. A backward node belongs to the piece of the forward node whose name it has. A piece whose nodes became
-// part of others by fusion is empty.
+// Of each node. A backward node belongs to the piece of the forward node whose name it has, or, if none has it, as in a
+// ring, to that of the node before it. A piece whose nodes became part of others by fusion is empty.
 std::vector<std::int32_t> assign_pieces(const Graph& graph, const std::vector<std::string>& begins) {
   std::unordered_map<std::string, std::int32_t> by_name, pieces;
   for (std::size_t piece = 0; piece < begins.size(); ++piece)
@@ -25,7 +25,7 @@ std::vector<std::int32_t> assign_pieces(const Graph& graph, const std::vector<st
     const Node& node = graph.nodes[i];
     if (const auto begun = pieces.find(node.name); !node.backward && begun != pieces.end())
       current = std::max(current, begun->second);
-    const auto [at, added] = by_name.try_emplace(node.name, current);
+    const auto [at, added] = by_name.try_emplace(node.name, node.backward && i > 0 ? piece_of[i - 1] : current);
     piece_of[i] = node.backward ? at->second : current;
     if (!node.backward) at->second = current;
   }
@@ -95,8 +95,12 @@ class Profiling {
     if (aliases(node) || node.op == Op::replicate) return;
     const Estimate estimate = this->estimate(node);
     Piece& piece = this->piece(index);
-    if (is_collective(node.op)) piece.network_us += estimate.us;
-    if (is_collective(node.op) && !node.backward) piece.network_forward_us += estimate.us;
+    if (node.op == Op::shift) {
+      travelling_us_ += estimate.us;
+      return;
+    }
+    if (node.op != Op::add) arrive(node, estimate.us, piece);  // sums of a ring are added while its parts travel
+    if (is_collective(node.op)) network(node, estimate.us, piece);
     if (is_collective(node.op) && node.recomputed && !made_backward_[static_cast<std::size_t>(node.inputs[0])])
       piece.network_again_us += estimate.us;
     if (node.recomputed && !is_collective(node.op)) piece.recompute_us += estimate.us;
@@ -105,6 +109,20 @@ class Profiling {
                                     : piece.input_us) += estimate.us;
     if (is_weight_part(graph_, node)) piece.adding_us += adding(node) - estimate.us;
     pack(node, piece);
+  }
+
+  // A ring's parts travel while the block before them computes: what is left of their way counts.
+  void arrive(const Node& node, double us, Piece& piece) {
+    const bool block = node.op == Op::attention_block || node.op == Op::attention_block_grad;
+    const double left = std::exchange(travelling_us_, 0) - (block ? us : 0);
+    if (left <= 0) return;
+    (node.backward ? piece.input_us : piece.forward_us) += left;
+    network(node, left, piece);
+  }
+
+  static void network(const Node& node, double us, Piece& piece) {
+    piece.network_us += us;
+    if (!node.backward) piece.network_forward_us += us;
   }
 
   // What a kernel takes that adds its gradients to what is there.
@@ -192,6 +210,7 @@ class Profiling {
   const std::vector<std::int32_t> piece_of_;  // of each node
   std::vector<char> made_backward_;           // of each value
   Profile profile_;
+  double travelling_us_ = 0;  // of shifts that no kernel has waited for yet
 };
 
 }  // namespace

@@ -37,10 +37,7 @@ class Scorer {
   Scorer(const SearchSpace& space, ProfileSource& profiles) : space_(space), profiles_(profiles) {}
 
   /// Null: the candidate cannot be (its tensor degree is refused).
-  const Profile* profile_of(const Candidate& candidate) {
-    return profiles_.profile(candidate.mesh, candidate.sequence_parallel, candidate.micro, candidate.recompute,
-                             candidate.gathers_again);
-  }
+  const Profile* profile_of(const Candidate& candidate) { return profiles_.profile(candidate); }
   /// No schedule and no data strategy can be faster: what the average rank computes.
   double at_least_us(const Candidate& candidate, const Profile& profile) const;
   /// False: the schedule refuses these numbers, or the model has too few pieces.

@@ -95,14 +95,16 @@ class Enumeration {
         expert_ = expert, context_ = context;
         for (int tensor : tensors())
           for (int pipeline : pipelines(tensor))
-            for (bool sequence_parallel : sequences(tensor)) {
-              Candidate& c = meshes.emplace_back();
-              c.mesh.set(Axis::expert, expert);
-              c.mesh.set(Axis::context, context);
-              c.mesh.set(Axis::tensor, tensor);
-              c.sequence_parallel = sequence_parallel;
-              c.mesh.set(Axis::pipeline, pipeline);
-            }
+            for (bool sequence_parallel : sequences(tensor))
+              for (ContextKind kind : context_kinds()) {
+                Candidate& c = meshes.emplace_back();
+                c.mesh.set(Axis::expert, expert);
+                c.mesh.set(Axis::context, context);
+                c.context = kind;
+                c.mesh.set(Axis::tensor, tensor);
+                c.sequence_parallel = sequence_parallel;
+                c.mesh.set(Axis::pipeline, pipeline);
+              }
       }
     std::stable_sort(meshes.begin(), meshes.end(), [](const Candidate& a, const Candidate& b) {
       return a.size(Axis::pipeline) < b.size(Axis::pipeline);
@@ -153,6 +155,12 @@ class Enumeration {
           job_.data.seq_len / degree >= kShortestPart)
         result.push_back(degree);
     return result;
+  }
+
+  std::vector<ContextKind> context_kinds() const {
+    if (context_ == 1) return {ContextKind::gather};
+    return free_.context ? std::vector{ContextKind::gather, ContextKind::ring}
+                         : std::vector{job_.strategy.context.kind};
   }
 
   bool long_sequences() const { return job_.data.seq_len >= kLongSequence; }
@@ -236,18 +244,20 @@ class Enumeration {
 
   // Micro-batches from small to large, until not even the most frugal way holds one.
   void frames(int tensor) {
-    for (bool sequence_parallel : sequences(tensor)) {
-      Candidate c;
-      c.mesh.set(Axis::expert, expert_);
-      c.mesh.set(Axis::context, context_);
-      c.mesh.set(Axis::tensor, tensor);
-      c.sequence_parallel = sequence_parallel;
-      const std::vector<int> stages = pipelines(tensor);
-      for (std::int64_t micro : micros(tensor, stages)) {
-        c.micro = micro;
-        if (!frames_of(c, stages)) break;
+    for (bool sequence_parallel : sequences(tensor))
+      for (ContextKind kind : context_kinds()) {
+        Candidate c;
+        c.mesh.set(Axis::expert, expert_);
+        c.mesh.set(Axis::context, context_);
+        c.context = kind;
+        c.mesh.set(Axis::tensor, tensor);
+        c.sequence_parallel = sequence_parallel;
+        const std::vector<int> stages = pipelines(tensor);
+        for (std::int64_t micro : micros(tensor, stages)) {
+          c.micro = micro;
+          if (!frames_of(c, stages)) break;
+        }
       }
-    }
   }
 
   std::vector<std::int64_t> micros(int tensor, const std::vector<int>& stages) {
@@ -279,7 +289,9 @@ class Enumeration {
     for (Candidate c : recomputed(of)) {
       const Profile* profile = scorer_.profile_of(c);
       if (profile == nullptr) {
-        impossible("tensor", c.size(Axis::tensor), profiles_.why_not(c.mesh, c.sequence_parallel));
+        const bool ring = c.context == ContextKind::ring;
+        impossible(ring ? "a ring over context" : "tensor", c.size(ring ? Axis::context : Axis::tensor),
+                   profiles_.why_not(c));
         return false;
       }
       bool ample = by_time();
@@ -444,9 +456,9 @@ class Enumeration {
     result_.scored.push_back(scored);
   }
 
-  using Identity = std::tuple<MeshAndKind, bool, PipelineSchedule, int, std::int64_t>;
+  using Identity = std::tuple<MeshAndKind, bool, ContextKind, PipelineSchedule, int, std::int64_t>;
   static Identity identity(const Candidate& c) {
-    return {mesh_and_kind(c), c.sequence_parallel, c.schedule, c.virtual_stages, c.micro};
+    return {mesh_and_kind(c), c.sequence_parallel, c.context, c.schedule, c.virtual_stages, c.micro};
   }
   bool reported(const Candidate& c) const { return reported_.contains(mesh_and_kind(c)); }
 

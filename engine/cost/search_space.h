@@ -32,11 +32,11 @@ std::int64_t working_bytes_on_device(const Job& job);
 class ProfileSource {
  public:
   virtual ~ProfileSource() = default;
-  /// Of the mesh the axes of the graph count: expert, tensor and context. Null where the model cannot be cut so; then
-  /// `why_not` says why.
-  virtual const Profile* profile(const Mesh& mesh, bool sequence_parallel, std::int64_t micro,
-                                 const ActivationCheckpointingJob& recompute, bool gathers_again) = 0;
-  virtual std::string why_not(const Mesh& mesh, bool sequence_parallel) = 0;
+  /// Of a candidate only what shapes its graph counts: of the mesh the axes expert, tensor and context, sequence
+  /// parallelism, the kind of context parallelism, the micro-batch and what is recomputed or gathered again. Null where
+  /// the model cannot be cut so; then `why_not` says why.
+  virtual const Profile* profile(const Candidate& candidate) = 0;
+  virtual std::string why_not(const Candidate& candidate) = 0;
   /// What each expert axis has to divide: the number of experts; 1: there are none.
   virtual std::int64_t experts() = 0;
   /// The piece with which each of `chunks` chunks begins, the first with 0; empty: the model has too few pieces.

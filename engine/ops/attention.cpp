@@ -190,6 +190,21 @@ double pair_flops(const Signature& signature, std::size_t q, std::size_t k, std:
   return 2.0 * static_cast<double>(scores + results.elements()) * pairs;
 }
 
+/// The last rank's queries see the most keys: those of all ranks before it. Of p pairs a query has on the mean of all
+/// ranks, and l on the last one, l/p.
+double busiest_of(const Signature& signature, std::size_t q) {
+  if (!flag(signature, "causal") || flag(signature, "packed")) return 1;
+  const auto queries = static_cast<double>(signature.operands[q].shape[1]),
+             keys = static_cast<double>(signature.operands[q + 1].shape[1]);
+  if (queries >= keys) return 1;
+  const auto window = static_cast<double>(integer(signature, "window"));
+  const double seen = window > 0 ? std::min(window, keys) : keys, before = keys - queries;
+  // A query at position x sees min(x, seen) keys: those from `before` to `seen` a growing number, the others `seen`.
+  const double growing = std::max(0.0, seen - before);
+  const double last = (growing * (before + seen) / 2 + (queries - growing) * seen) / queries;
+  return last / (seen - seen * seen / (2 * keys));
+}
+
 /// Operand k, or qkv, of a signature whose q is operand `q`.
 std::size_t keys_of(const Signature& signature, std::size_t q) { return flag(signature, "packed") ? q : q + 1; }
 
@@ -212,6 +227,7 @@ OpDef attention() {
     return {{"its heads", integer(node, "heads")}, {"its kv_heads", integer(node, "kv_heads")}};
   };
   def.flops = [](const Signature& s) { return pair_flops(s, 0, keys_of(s, 0), s.operands.size() - 2); };
+  def.busiest = [](const Signature& s) { return busiest_of(s, 0); };
   return def;
 }
 
@@ -221,6 +237,7 @@ OpDef attention_grad() {
   def.origin = first_query(1);
   def.localize = heads_of_rank(1);
   def.flops = [](const Signature& s) { return 2 * pair_flops(s, 1, keys_of(s, 1), 0); };
+  def.busiest = [](const Signature& s) { return busiest_of(s, 1); };
   return def;
 }
 

@@ -143,6 +143,9 @@ struct OpDef {
   std::function<double(const Signature&)> flops{};
   /// In place of `moved` and `flops`, where a kernel does not read or write all of its operands. Empty otherwise.
   std::function<Cost(const Signature&)> cost{};
+  /// Where ranks have unequal work, which `flops` counts as the mean: how many times as much the busiest rank has.
+  /// Empty: all have the same.
+  std::function<double(const Signature&)> busiest{};
   std::optional<LossDef> loss{};                ///< set for losses
   std::optional<UpdateDef> update{};            ///< set for ops of optimizers
   std::vector<std::pair<int, int>> in_place{};  ///< in_place_of its record: definitions() writes it
@@ -155,6 +158,8 @@ const OpDef& definition(Op op);
 std::span<const OpDef> definitions();
 
 Cost cost_of(const Signature& signature);
+/// OpDef::busiest, at least 1.
+double busiest(const Signature& signature);
 /// Every input read, every output written, what is updated or added to both: by the roles of its record.
 Cost moved(const Signature& signature);
 

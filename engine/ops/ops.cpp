@@ -45,6 +45,11 @@ bool takes_travellers(Op op) {
 
 const OpDef& definition(Op op) { return definitions()[static_cast<std::size_t>(op)]; }
 
+double busiest(const Signature& signature) {
+  const OpDef& def = definition(signature.op);
+  return def.busiest ? def.busiest(signature) : 1;
+}
+
 Cost cost_of(const Signature& signature) {
   const OpDef& def = definition(signature.op);
   if (def.cost) return def.cost(signature);

@@ -269,13 +269,16 @@ void check_same_profiles(const cost::Profile& one, const cost::Profile& other) {
 }
 
 // Of repeated blocks looked at once, and of the whole model, in every way to recompute.
-void check_profiles(const LoadedJob& loaded, const Mesh& mesh, bool sequence, ProfileCache& few, ProfileCache& whole) {
+void check_profiles(const LoadedJob& loaded, const Mesh& mesh, bool sequence, ProfileCache& few, ProfileCache& whole,
+                    ContextKind context = ContextKind::gather) {
   CAPTURE(loaded.file);
   for (const CheckpointingMode mode :
        {CheckpointingMode::none, CheckpointingMode::selective, CheckpointingMode::full, CheckpointingMode::every_n})
     for (const bool again : {false, true}) {
-      const cost::Profile *one = few.profile(mesh, sequence, 2, {mode, 2}, again),
-                          *other = whole.profile(mesh, sequence, 2, {mode, 2}, again);
+      cost::Candidate c{.mesh = mesh, .sequence_parallel = sequence, .gathers_again = again, .context = context};
+      c.recompute = {mode, 2};
+      c.micro = 2;
+      const cost::Profile *one = few.profile(c), *other = whole.profile(c);
       REQUIRE((one == nullptr) == (other == nullptr));
       if (one != nullptr) check_same_profiles(*one, *other);
     }
@@ -300,8 +303,9 @@ TEST_CASE("profiles of a few blocks are those of the whole model") {
       for (const int tensor : {1, 4})
         for (const int context : {1, 2})
           for (const bool sequence : {false, true})
-            check_profiles(loaded, {{Axis::context, context}, {Axis::tensor, tensor}}, sequence && tensor > 1, few,
-                           whole);
+            for (const ContextKind kind : {ContextKind::gather, ContextKind::ring})
+              check_profiles(loaded, {{Axis::context, context}, {Axis::tensor, tensor}}, sequence && tensor > 1, few,
+                             whole, kind);
     }
 }
 
@@ -418,6 +422,10 @@ std::vector<Row> ways_over_eight() {
   cost::Candidate shards = cut, sharing = data(DataKind::fsdp, Sharding::full_shard, 2, 4);
   shards.gathers_again = true;
   sharing.secondary = true;
+  cost::Candidate in_parts = data(DataKind::zero1, Sharding::full_shard, 1, 4);
+  in_parts.mesh.set(Axis::context, 2);
+  cost::Candidate in_ring = in_parts;
+  in_ring.context = ContextKind::ring;
   const auto pipeline = [](const std::string& rest) {
     return "{data: {kind: ddp}, pipeline: {degree: 4, " + rest + "}}";
   };
@@ -433,6 +441,8 @@ std::vector<Row> ways_over_eight() {
       {"{data: {kind: ddp}, tensor: {degree: 2, sequence_parallel: true}}", "none", cut},
       {"{data: {kind: ddp}, tensor: {degree: 2, sequence_parallel: true, keep: shard}}", "none", shards},
       {"{data: {kind: fsdp, secondary: 4}}", "none", sharing},
+      {"{data: {kind: zero1}, context: {degree: 2}}", "none", in_parts},
+      {"{data: {kind: zero1}, context: {degree: 2, kind: ring}}", "selective", in_ring},
       {"{data: {kind: zero3, secondary: 4, gather: int8}}", "selective", sharing},
       {pipeline("schedule: 1f1b"), "none", staged(PipelineSchedule::one_f_one_b, 1)},
       {pipeline("schedule: interleaved, virtual_stages: 2"), "none", staged(PipelineSchedule::interleaved, 2)},

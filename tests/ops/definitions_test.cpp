@@ -1,6 +1,8 @@
 // The list of ops is complete and agrees with itself; costs agree with formulas of others.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "engine/core/error.h"
 #include "engine/core/matrix_list.h"
 #include "engine/ops/op_def.h"
@@ -97,6 +99,35 @@ TEST_CASE("bytes are those of the operands, each read or written once") {
   const TensorDesc ids{DType::i32, {4, 8}}, table{DType::bf16, {1000, 16}}, rows{DType::bf16, {4, 8, 16}};
   const Cost embedding = cost_of({Op::embedding, {}, {ids, table, rows}});
   CHECK(embedding.bytes_read == 4 * 8 * 4 + 4 * 8 * 16 * 2);
+}
+
+// By counting: query x of a sequence sees the keys up to x, the last `window` of them.
+TEST_CASE("where queries are cut over ranks, the busiest has as many times the mean's pairs as counting finds") {
+  const std::int64_t keys = 4096, dim = 64;
+  const auto told = [&](std::int64_t ranks, std::int64_t window, bool causal) {
+    const TensorDesc q{DType::bf16, {2, keys / ranks, dim}}, k{DType::bf16, {2, keys, dim}},
+        lse{DType::f32, {2, 1, keys / ranks}};
+    const Attributes attributes{
+        {"heads", std::int64_t{1}}, {"kv_heads", std::int64_t{1}}, {"causal", causal}, {"window", window}};
+    const double forward = busiest({Op::attention, attributes, {q, k, k, q, lse}});
+    CHECK(busiest({Op::attention_grad, attributes, {q, q, k, k, q, lse, q, k, k}}) == forward);
+    return forward;
+  };
+  for (const std::int64_t ranks : {1, 2, 4, 16})
+    for (const std::int64_t window : {0, 100, 1024, 2048, 3000}) {
+      CAPTURE(ranks);
+      CAPTURE(window);
+      double most = 0, sum = 0;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        double pairs = 0;
+        for (std::int64_t x = rank * keys / ranks; x < (rank + 1) * keys / ranks; ++x)
+          pairs += static_cast<double>(window > 0 ? std::min(window, x + 1) : x + 1);
+        most = std::max(most, pairs);
+        sum += pairs;
+      }
+      CHECK(told(ranks, window, true) == doctest::Approx(most / (sum / static_cast<double>(ranks))).epsilon(0.002));
+      CHECK(told(ranks, window, false) == 1);
+    }
 }
 
 TEST_CASE("AdamW moves 28 bytes a parameter under f32, 30 with a bf16 working copy") {
