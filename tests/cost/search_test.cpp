@@ -504,6 +504,25 @@ TEST_CASE("where a job leaves it open, keeping shards is a choice of its own, an
   for (const Alternative& one : planned(asked).alternatives) CHECK(one.text.find("keep: shard") == std::string::npos);
 }
 
+// The last of the ranks that gather has nearly twice the mean's attention, which is most of such a step.
+TEST_CASE("rings are looked at beside gathers, and chosen where attention is most of a step") {
+  const auto chosen = [](const std::string& strategy) {
+    LoadedJob loaded = job_of(kLlama8B, 2, "{global: 2}", strategy);
+    loaded.job.data.seq_len = 524288;
+    return planned(loaded);
+  };
+  const CompiledJob ring = chosen("strategy: auto\n");
+  REQUIRE(ring.plan.mesh.size(Axis::context) > 1);
+  CHECK(ring.strategy.context.kind == ContextKind::ring);
+  CHECK(ring.strategy_why.find("(ring)") != std::string::npos);
+  const std::string degree = std::to_string(ring.plan.mesh.size(Axis::context));
+  const CompiledJob gather =
+      chosen("strategy: {data: auto, tensor: {degree: auto}, context: {degree: " + degree + ", kind: gather}}\n");
+  CHECK(gather.strategy.context.kind == ContextKind::gather);
+  for (const Alternative& one : gather.alternatives) CHECK(one.text.find("(ring)") == std::string::npos);
+  CHECK(ring.alternatives.front().predicted_us < 0.9 * gather.alternatives.front().predicted_us);
+}
+
 TEST_CASE("copies of weights in each node are looked at where gathers cross nodes") {
   const auto copied = [](int nodes, const std::string& strategy, int pipeline) {
     const LoadedJob loaded = job_of(kLlama8B, nodes, "{global: 64}", strategy);

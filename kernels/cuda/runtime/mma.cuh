@@ -129,25 +129,33 @@ float half_of(unsigned bits, int half) {
   return to_f32(value);
 }
 
+/// Of a lane, element by element.
+struct Given {
+  float a[4][2], b[2][2];
+};
+
 template <typename T>
 void mma(FragmentC& c, const FragmentA& a, const FragmentB& b) {
-  struct Given {
-    FragmentA a;
-    FragmentB b;
-  };
-  const ::trainer::emulated::Exchanged<Given> all(kAllLanes, {a, b});
+  Given mine;
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 4; ++i) mine.a[i][half] = half_of<T>(a.at[i], half);
+    for (int i = 0; i < 2; ++i) mine.b[i][half] = half_of<T>(b.at[i], half);
+  }
+  const ::trainer::emulated::Exchanged<Given> all(kAllLanes, mine);
   const int lane = lane_of_thread();
-  float left[2][16], right[2][16];
-  for (int k = 0; k < 16; k += 2)
-    for (int i = 0; i < 2; ++i) {
-      // A's row g + 8 i and B's column 2 t + i.
-      const unsigned in_a = all[static_cast<unsigned>(lane / 4 * 4 + k % 8 / 2)].a.at[i + 2 * (k / 8)];
-      const unsigned in_b = all[static_cast<unsigned>((lane % 4 * 2 + i) * 4 + k % 8 / 2)].b.at[k / 8];
-      for (int half = 0; half < 2; ++half)
-        left[i][k + half] = half_of<T>(in_a, half), right[i][k + half] = half_of<T>(in_b, half);
-    }
-  for (int i = 0; i < 4; ++i)
-    for (int k = 0; k < 16; ++k) c.at[i] += left[i / 2][k] * right[i % 2][k];
+  for (int k = 0; k < 16; k += 2) {
+    // A's rows g and g + 8, and B's columns 2 t and 2 t + 1.
+    const Given &rows = all[static_cast<unsigned>(lane / 4 * 4 + k % 8 / 2)],
+                &first = all[static_cast<unsigned>(lane % 4 * 8 + k % 8 / 2)],
+                &second = all[static_cast<unsigned>(lane % 4 * 8 + 4 + k % 8 / 2)];
+    const int at = k / 8;
+    for (int i = 0; i < 2; ++i)
+      for (int half = 0; half < 2; ++half) {
+        const float left = rows.a[i + 2 * at][half];
+        c.at[2 * i] += left * first.b[at][half];
+        c.at[2 * i + 1] += left * second.b[at][half];
+      }
+  }
 }
 
 inline void load_matrices(unsigned (&to)[4], const void* row) {
