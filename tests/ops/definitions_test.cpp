@@ -107,8 +107,11 @@ TEST_CASE("where queries are cut over ranks, the busiest has as many times the m
   const auto told = [&](std::int64_t ranks, std::int64_t window, bool causal) {
     const TensorDesc q{DType::bf16, {2, keys / ranks, dim}}, k{DType::bf16, {2, keys, dim}},
         lse{DType::f32, {2, 1, keys / ranks}};
-    const Attributes attributes{
-        {"heads", std::int64_t{1}}, {"kv_heads", std::int64_t{1}}, {"causal", causal}, {"window", window}};
+    const Attributes attributes{{"heads", std::int64_t{1}},
+                                {"kv_heads", std::int64_t{1}},
+                                {"causal", causal},
+                                {"packed", false},
+                                {"window", window}};
     const double forward = busiest({Op::attention, attributes, {q, k, k, q, lse}});
     CHECK(busiest({Op::attention_grad, attributes, {q, q, k, k, q, lse, q, k, k}}) == forward);
     return forward;
