@@ -33,7 +33,7 @@ using cost::SearchSpace;
 // Whole plans are what a choice spends its time on: many of small models are made, and few of large ones.
 constexpr std::int64_t kInstructionsToPlan = 100'000;
 // A larger plan is made only of what would be taken: it takes seconds.
-constexpr std::int64_t kMostOfOne = 1'000'000;
+constexpr std::int64_t kMostOfOne = 250'000;
 constexpr std::size_t kMostFinalists = 16, kMostBeyondBudget = 3, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
 class Choice {

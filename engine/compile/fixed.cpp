@@ -191,6 +191,9 @@ class Compilation {
   }
 
   std::vector<BatchShape> batches_of_schedule() const {
+    if (job_.strategy.offload.activations != OffloadTo::none && mesh_.size(Axis::pipeline) > 1)
+      fail(loaded_, "strategy.offload.activations",
+           "a stage of a pipeline keeps the activations of several micro-batches at once");
     std::vector<BatchShape> all = batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline));
     if (purpose_ == Purpose::train && job_.strategy.offload.gradients != OffloadTo::none) return whole_batch(all);
     if (!given_) return all;
@@ -443,7 +446,8 @@ class Compilation {
     options.compression = compression;
     const OffloadJob& offload = job_.strategy.offload;
     options.offload = {strategies::space_of(offload.optimizer), strategies::space_of(offload.gradients),
-                       strategies::space_of(offload.parameters), hardware_.offload_chunk};
+                       strategies::space_of(offload.parameters), strategies::space_of(offload.activations),
+                       hardware_.offload_chunk};
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     if (sends_int8()) options.slice_alignment = options.tensor_alignment = kInt8Block;
     options.schedule = schedule_of(batch);

@@ -143,7 +143,7 @@ class Settling {
     const OffloadJob& offload = loaded_.job.strategy.offload;
     for (const auto& [key, where] :
          {std::pair("optimizer", offload.optimizer), std::pair("gradients", offload.gradients),
-          std::pair("parameters", offload.parameters)}) {
+          std::pair("parameters", offload.parameters), std::pair("activations", offload.activations)}) {
       const std::string path = std::string("strategy.offload.") + key;
       if (where == OffloadTo::host && !cuda) add(path, "on a CPU the device is the host", "none or disk");
       if (where == OffloadTo::disk && cuda)

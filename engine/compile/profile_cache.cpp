@@ -138,7 +138,19 @@ cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, Checkpoin
     if (stands_for_[i] == static_cast<int>(i)) kept_at[i] = next++;
   cost::Profile profile{{}, of_kept.input_bytes};
   for (const int like : stands_for_) profile.pieces.push_back(of_kept.pieces[kept_at[static_cast<std::size_t>(like)]]);
+  if (loaded_.job.strategy.offload.activations != OffloadTo::none) move_off_device(profile);
   return profile;
+}
+
+// What one block keeps leaves while the next computes, and comes while the one before it does. The last keeps its own.
+void ProfileCache::move_off_device(cost::Profile& profile) const {
+  const auto last =
+      std::find_if(blocks_.rbegin(), blocks_.rend(), [](const std::string& block) { return !block.empty(); });
+  for (std::size_t i = 0; i + 1 < static_cast<std::size_t>(blocks_.rend() - last); ++i) {
+    cost::Piece& piece = profile.pieces[i];
+    piece.transient_bytes += 2 * piece.saved_bytes;
+    piece.saved_bytes = piece.freed_bytes = 0;
+  }
 }
 
 const cost::Profile* ProfileCache::profile(const cost::Candidate& candidate) {

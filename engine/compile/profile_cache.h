@@ -68,6 +68,7 @@ class ProfileCache final : public cost::ProfileSource {
   const Graph* refuse(const Cutting& cutting, const JobError& error);
   const cost::CostModel& model(const Mesh& mesh, int lane);
   cost::Profile made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, bool gathers_again, int lane);
+  void move_off_device(cost::Profile& profile) const;
   const cost::Profile& mixed(const ProfileKey& key, const ActivationCheckpointingJob& recompute);
 
   const LoadedJob& loaded_;

@@ -570,7 +570,9 @@ Fields offload() {
           "parameters",
           "The same of working copies, which come for each use; under zero3 and fsdp. In f32 they are the masters.",
           {word(places)}, "none"),
-      optional("activations", "The same of activations; only none so far.", {word(places)}, "none"),
+      optional("activations",
+               "The same of what the backward pass needs of the forward pass, block by block; without a pipeline.",
+               {word(places)}, "none"),
       optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
           .when("optimizer", {"disk"}),
       optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
@@ -580,6 +582,11 @@ Fields offload() {
           .when("optimizer", {"none", "host"})
           .when("gradients", {"none", "host"})
           .when("parameters", {"disk"}),
+      optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
+          .when("optimizer", {"none", "host"})
+          .when("gradients", {"none", "host"})
+          .when("parameters", {"none", "host"})
+          .when("activations", {"disk"}),
   };
 }
 

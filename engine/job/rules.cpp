@@ -434,21 +434,27 @@ class Rules {
 
   // States that are moved in chunks need an optimizer that updates each element by itself, on one rank.
   void offload() {
-    std::string key;  // the first
-    bool disk = false;
-    for (const char* one :
-         {"strategy.offload.optimizer", "strategy.offload.gradients", "strategy.offload.parameters"}) {
+    std::string key;  // the first that is of parameters
+    bool disk = false, any = false;
+    for (const char* one : {"strategy.offload.activations", "strategy.offload.optimizer", "strategy.offload.gradients",
+                            "strategy.offload.parameters"}) {
       const std::string& place = text(one);
       if (place.empty() || place == "none") continue;
-      if (key.empty()) key = one;
       disk = disk || place == "disk";
+      any = true;
+      if (one == std::string_view("strategy.offload.activations")) {
+        offloaded_activations();
+        continue;
+      }
+      if (key.empty()) key = one;
       if (one == std::string_view("strategy.offload.gradients")) offloaded_gradients();
       if (one == std::string_view("strategy.offload.parameters")) offloaded_parameters();
     }
-    if (key.empty()) return;
+    if (!any) return;
     const CheckedValue* dir = checked_.find("checkpoint.dir");
     if (disk && text("strategy.offload.dir") == "auto" && dir != nullptr && dir->node.is_null())
       add("strategy.offload.dir", "auto is checkpoint.dir, which is null", "a folder; or a checkpoint.dir");
+    if (key.empty()) return;
     for (const auto& [path, value] : checked_.values)
       if (path.starts_with("train.") && path.ends_with("optimizer.name") && value.node.text == "muon")
         add(path, "muon updates whole matrices, and what is kept off the device comes there in parts",
@@ -463,6 +469,15 @@ class Rules {
     if (kind == "zero3" || (kind == "fsdp" && text("strategy.data.sharding") != "no_shard")) return;
     add("strategy.offload.parameters", "working copies come for each use only under zero3 and fsdp",
         "none; or strategy.data.kind: fsdp, with one rank too");
+  }
+
+  // Off the device there is room for those of one micro-batch.
+  void offloaded_activations() {
+    const Integer stages = integer("strategy.pipeline.degree");
+    if ((stages && *stages > 1) || text("strategy.pipeline.degree") == "auto" || text("strategy.pipeline") == "auto")
+      add("strategy.offload.activations",
+          "a stage of a pipeline keeps the activations of several micro-batches at once",
+          "none; or no strategy.pipeline");
   }
 
   // They leave as soon as the backward pass has made them.

@@ -122,14 +122,17 @@ enum class OffloadTo : std::uint8_t { none, host, disk };
 
 struct OffloadJob {
   OffloadTo optimizer = OffloadTo::none;  ///< masters and the optimizer's states
-  OffloadTo gradients = OffloadTo::none, parameters = OffloadTo::none, activations = OffloadTo::none;
-  std::string dir;  ///< disk: where the files are
+  OffloadTo gradients = OffloadTo::none, parameters = OffloadTo::none;
+  OffloadTo activations = OffloadTo::none;  ///< what the backward pass needs of the forward pass
+  std::string dir;                          ///< disk: where the files are
 
   bool any() const {
-    return optimizer != OffloadTo::none || gradients != OffloadTo::none || parameters != OffloadTo::none;
+    return optimizer != OffloadTo::none || gradients != OffloadTo::none || parameters != OffloadTo::none ||
+           activations != OffloadTo::none;
   }
   bool uses_disk() const {
-    return optimizer == OffloadTo::disk || gradients == OffloadTo::disk || parameters == OffloadTo::disk;
+    return optimizer == OffloadTo::disk || gradients == OffloadTo::disk || parameters == OffloadTo::disk ||
+           activations == OffloadTo::disk;
   }
 };
 

@@ -13,10 +13,6 @@ std::vector<Diagnostic> unsupported(const LoadedJob& loaded) {
     mistakes.push_back(loaded.at("precision.reduce",
                                  "a sum of scaled gradients leaves f16 at 65504, however small each of them is",
                                  "f32, bf16"));
-  const OffloadJob& offload = loaded.job.strategy.offload;
-  if (offload.activations != OffloadTo::none)
-    mistakes.push_back(loaded.at("strategy.offload.activations", "activations stay on the device",
-                                 "none; masters and states (optimizer), gradients and parameters can be kept off it"));
   return mistakes;
 }
 

@@ -78,7 +78,8 @@ Json explicit_strategy(const StrategyJob& strategy, const Mesh& mesh) {
   if (offload.any()) {
     json["offload"] = {{"optimizer", text(offload.optimizer)},
                        {"gradients", text(offload.gradients)},
-                       {"parameters", text(offload.parameters)}};
+                       {"parameters", text(offload.parameters)},
+                       {"activations", text(offload.activations)}};
     if (offload.uses_disk()) json["offload"]["dir"] = offload.dir;
   }
   json["wrap"] = wrap_json(strategy.wrap);

@@ -123,6 +123,27 @@ TEST_CASE("working copies on the host come for each use: the same bits, issued a
   }
 }
 
+TEST_CASE("activations on the host: the same bits, issued and captured, in every order that the events allow") {
+  for (const std::string mode : {"none", "full"}) {
+    CAPTURE(mode);
+    const tests::Overrides more{"model.with.layers=4", "activation_checkpointing.mode=" + mode, "train.batch.micro=1"};
+    const Trained plain = run(tests::gpu_job(jobs(), "llama", "gpu", fresh(more)));
+    const GpuJob job =
+        tests::gpu_job(jobs(), "llama", "host",
+                       fresh(tests::both(more, {"strategy={data: {kind: ddp}, offload: {activations: host}}"})));
+    const Role& role = job.compiled.plan.roles[0];
+    CHECK(role.host_bytes > 0);
+    for (std::uint64_t order = 0; order < kOrders; ++order) {
+      const Trained moved = run(job, order);
+      CHECK(same_run(plain, moved));
+      CHECK(moved.report.allocated_bytes == role.total_bytes);
+      CHECK(moved.report.ranks[0].allocated_offload_bytes == role.host_bytes);
+    }
+    const tests::EnvironmentSetting off("TRAINER_CUDA_GRAPH", "0");
+    CHECK(same_run(plain, run(job, 1)));
+  }
+}
+
 TEST_CASE("a captured step is an issued one to the bit, and is launched once a step from the second on") {
   const GpuJob job = tests::gpu_job(jobs(), "gpt2", "gpu", fresh());
   const std::int64_t before = emulated::counts().graphs;

@@ -396,6 +396,7 @@ TEST_CASE("with parameters on disk zero3 and fsdp train to the same bits, and fe
            {"gpt r4 full_shard t2 sp m2 clip bf16 wrap:transformer", {}},
            {"llama r4 full_shard p2 1f1b m4 clip bf16 wrap:transformer", {}},
            {"llama r2 full_shard m2 norms bf16 wrap:transformer", {}},
+           {"llama r4 zero3 secondary2 m2 bf16 wrap:transformer", {}},
            {"llama r2 full_shard m2 lora bf16 wrap:transformer", {}}}) {
     CAPTURE(line);
     for (const std::string optimizer : {"none", "disk"}) {

@@ -13,6 +13,7 @@
 #include "engine/plan/assemble/emitted_step.h"
 #include "engine/plan/assemble/emitter.h"
 #include "engine/plan/assemble/fold.h"
+#include "engine/plan/assemble/offloaded_activations.h"
 #include "engine/plan/assemble/phases.h"
 #include "engine/plan/assemble/units.h"
 #include "engine/plan/memory.h"
@@ -78,6 +79,11 @@ class Passes {
       phases_.push_back(cut.stage_of(chunk) == stage ? phases_of(cut, chunk, unit_of)
                                                      : std::map<Action::Kind, Phase>{});
     find_uses();
+    if (options.offload.activations == Space::device) return;
+    CHECK(cut.num_chunks() == 1, "activations leave the device in steps without a pipeline");
+    if (const auto& one = phases_.front(); one.contains(Action::Kind::backward))
+      offloaded_ = {*cut.graph, options.offload.activations, one.at(Action::Kind::forward),
+                    one.at(Action::Kind::backward)};
   }
 
   void run(GraphMemory& memory) {
@@ -120,8 +126,10 @@ class Passes {
     share_with_neighbour(memory, action);
     const Phase& now = phase(action);
     for (std::size_t i = 0; i < now.nodes.size(); ++i) {
+      if (action.kind == Action::Kind::backward) offloaded_.before_backward(emit_, memory, i, action.micro_batch);
       for (std::size_t unit : now.opens[i]) open(unit);
       emit_.node(memory, now.nodes[i], action.micro_batch);
+      if (action.kind == Action::Kind::forward) offloaded_.after_forward(emit_, memory, i, action.micro_batch);
       for (std::size_t unit : now.closes[i]) close(unit);
       for (std::size_t unit : now.completes[i]) {
         const bool last = --completions_[unit] == 0;
@@ -191,6 +199,7 @@ class Passes {
   const CutGraph& cut_;
   const int stage_;
   EmittedStep& step_;
+  OffloadedActivations offloaded_;
   const std::vector<Action>& actions_;
   std::vector<std::map<Action::Kind, Phase>> phases_;  // [chunk]
   std::vector<UnitUse> uses_;                          // in order

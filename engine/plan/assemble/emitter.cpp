@@ -55,6 +55,14 @@ BufferId Emitter::persistent(const std::string& text, Category category, std::in
   return static_cast<BufferId>(role_.buffers.size() - 1);
 }
 
+BufferId Emitter::place_of_activation(const std::string& text, std::int64_t bytes, Space space) {
+  const NameId wanted = name(text);
+  for (std::size_t id = 0; id < role_.buffers.size(); ++id)
+    if (const Buffer& known = role_.buffers[id]; known.name == wanted && known.program < 0)
+      return static_cast<BufferId>(id);
+  return persistent(text, Category::activations, bytes, space);
+}
+
 std::int32_t Emitter::field(const std::string& text, Field::Kind kind, const Spec& part, int parts) {
   const std::int64_t bytes = local_shape(part, options_.mesh).elements() * size_of(part.dtype()) * parts;
   const std::int32_t known = role_.field_index(text);

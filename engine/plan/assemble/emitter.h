@@ -73,6 +73,8 @@ class Emitter {
   /// Of every buffer: whom it succeeds from round to round.
   const std::vector<Succession>& successions() const { return successions_; }
   BufferId persistent(const std::string& name, Category category, std::int64_t bytes, Space space = Space::device);
+  /// A persistent buffer off the device for activations of this name, the same in every program.
+  BufferId place_of_activation(const std::string& name, std::int64_t bytes, Space space);
   /// Of `parts` parts, one after the other.
   std::int32_t field(const std::string& name, Field::Kind kind, const Spec& part, int parts = 1);
   Region whole(BufferId id) const { return {id, 0, role_.buffer(id).bytes}; }

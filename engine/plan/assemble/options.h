@@ -40,11 +40,13 @@ struct OptimizerSpec {
 
 /// What is kept off the device, and comes there for its use.
 struct OffloadOptions {
-  Space optimizer = Space::device;             ///< masters that are no working copies, and the states of optimizers
-  Space gradients = Space::device;             ///< from a unit's last gradient to its update; then micro_batches is 1
-  Space parameters = Space::device;            ///< working copies that are sliced; those in f32 are the masters
+  Space optimizer = Space::device;    ///< masters that are no working copies, and the states of optimizers
+  Space gradients = Space::device;    ///< from a unit's last gradient to its update; then micro_batches is 1
+  Space parameters = Space::device;   ///< working copies that are sliced; those in f32 are the masters
+  Space activations = Space::device;  ///< of a step without a pipeline: what its backward passes need of forward ones
   std::int64_t chunk = std::int64_t{4} << 20;  ///< elements that come at a time
 
+  /// Whether units keep anything there.
   bool any() const { return optimizer != Space::device || gradients != Space::device || parameters != Space::device; }
 };
 

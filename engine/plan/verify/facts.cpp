@@ -205,7 +205,7 @@ Facts FlowTables::packed(const FactRanges& pieces, std::int64_t width) {
 FactRanges FlowTables::unpacked(const Facts& facts, std::int64_t width) const {
   FactRanges pieces;
   for (const LayoutEntry& entry : layout(facts)) {
-    FactRange& piece = pieces.emplace_back(entry.first * width, entry.last * width, facts);
+    FactRange& piece = pieces.emplace_back(FactRange{entry.first * width, entry.last * width, facts});
     piece.facts.layout = -1;
     piece.facts.on(Axis::tensor) = entry.tensor;
     if (facts.on(Axis::expert).is(Note::by_layout)) piece.facts.on(Axis::expert) = entry.expert;

@@ -465,7 +465,10 @@ void Flow::move(std::size_t i, const Move& move) {
   if (slot && !comes && (home_of(from) != address(to) || !all_updated(from)))
     report_(i, "takes away what is not the update of what lies there");
   FactRanges pieces = read(from);
+  const bool of_pass = role_.buffer((comes ? from : to).buffer).category == Category::activations;
   for (FactRange& piece : pieces) {
+    if (comes && of_pass && !was_left_by_pass(i, piece.facts.writer))
+      report_(i, "brings back what another value or another pass has left there");
     if (slot && comes && kept_weights_.contains(from.buffer))
       piece.facts = at_home(piece.facts);
     else if (slot)
@@ -475,6 +478,15 @@ void Flow::move(std::size_t i, const Move& move) {
     put(memory_, address(to), piece);
   }
   if (slot && !comes && !makes_step(program_.kind)) note_write(i, to);  // of a step the update is the write
+}
+
+// A value of a pass that comes back is the one of its name that the same micro-batch has moved away.
+bool Flow::was_left_by_pass(std::size_t i, std::int32_t writer) const {
+  if (writer < 0) return false;
+  const Issued &here = program_.instructions[i], &there = program_.instructions[static_cast<std::size_t>(writer)];
+  const auto* left = std::get_if<Move>(&there.instruction);
+  return left != nullptr && left->name == std::get<Move>(here.instruction).name &&
+         there.why.micro_batch == here.why.micro_batch;
 }
 
 bool Flow::returns(const Unit& unit, const Slot& slot) const {

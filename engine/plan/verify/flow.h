@@ -93,6 +93,7 @@ class Flow {
   /// Of what was brought back it is the values that count.
   static Facts at_home(const Facts& facts);
   void move(std::size_t i, const Move& move);
+  bool was_left_by_pass(std::size_t i, std::int32_t writer) const;
   void need_same(std::size_t i, const Region& region, const std::string& what);
   void mix(std::size_t i, Axis axis, const std::string& what) {
     report_(i, what + " along " + std::string(name_of(axis)));
