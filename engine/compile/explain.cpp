@@ -43,7 +43,7 @@ std::string bound(const Finalist& winner) {
                                   {t.bubble_us, "waiting for other stages"},
                                   {t.optimizer_us, "the update"},
                                   {t.input_us, "input"},
-                                  {t.offload_us, "moves between memory and where states are kept"}}};
+                                  {t.offload_us, "moves to and from where the device keeps the rest"}}};
   std::string text;
   for (const Part& part : list)
     if (part.us / all >= 0.01)
