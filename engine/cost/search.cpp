@@ -157,10 +157,12 @@ class Enumeration {
     return result;
   }
 
+  // A ring computes chunk by chunk, of which a part has two: it is looked at where these are long.
   std::vector<ContextKind> context_kinds() const {
     if (context_ == 1) return {ContextKind::gather};
-    return free_.context ? std::vector{ContextKind::gather, ContextKind::ring}
-                         : std::vector{job_.strategy.context.kind};
+    if (!free_.context) return {job_.strategy.context.kind};
+    if (job_.data.seq_len / (2 * context_) < kShortestPart) return {ContextKind::gather};
+    return {ContextKind::gather, ContextKind::ring};
   }
 
   bool long_sequences() const { return job_.data.seq_len >= kLongSequence; }
