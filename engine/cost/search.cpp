@@ -97,12 +97,7 @@ class Enumeration {
           for (int pipeline : pipelines(tensor))
             for (bool sequence_parallel : sequences(tensor))
               for (ContextKind kind : context_kinds()) {
-                Candidate& c = meshes.emplace_back();
-                c.mesh.set(Axis::expert, expert);
-                c.mesh.set(Axis::context, context);
-                c.context = kind;
-                c.mesh.set(Axis::tensor, tensor);
-                c.sequence_parallel = sequence_parallel;
+                Candidate& c = meshes.emplace_back(cut_alike(tensor, sequence_parallel, kind));
                 c.mesh.set(Axis::pipeline, pipeline);
               }
       }
@@ -110,6 +105,17 @@ class Enumeration {
       return a.size(Axis::pipeline) < b.size(Axis::pipeline);
     });
     return meshes;
+  }
+
+  // What candidates begin as whose graphs are cut alike.
+  Candidate cut_alike(int tensor, bool sequence_parallel, ContextKind kind) const {
+    Candidate c;
+    c.mesh.set(Axis::expert, expert_);
+    c.mesh.set(Axis::context, context_);
+    c.context = kind;
+    c.mesh.set(Axis::tensor, tensor);
+    c.sequence_parallel = sequence_parallel;
+    return c;
   }
 
   /// Whether a slower candidate is a worse one.
@@ -248,12 +254,7 @@ class Enumeration {
   void frames(int tensor) {
     for (bool sequence_parallel : sequences(tensor))
       for (ContextKind kind : context_kinds()) {
-        Candidate c;
-        c.mesh.set(Axis::expert, expert_);
-        c.mesh.set(Axis::context, context_);
-        c.context = kind;
-        c.mesh.set(Axis::tensor, tensor);
-        c.sequence_parallel = sequence_parallel;
+        Candidate c = cut_alike(tensor, sequence_parallel, kind);
         const std::vector<int> stages = pipelines(tensor);
         for (std::int64_t micro : micros(tensor, stages)) {
           c.micro = micro;

@@ -557,6 +557,9 @@ Fields pipeline_strategy() {
 
 Fields offload() {
   const std::vector<std::string_view> places = words<OffloadTo>();
+  const auto dir = [] {
+    return optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto");
+  };
   return {
       optional("optimizer",
                "Where master weights and the optimizer's states are kept: on the device, in the memory of a GPU's "
@@ -573,16 +576,10 @@ Fields offload() {
       optional("activations",
                "The same of what the backward pass needs of the forward pass, block by block; without a pipeline.",
                {word(places)}, "none"),
-      optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
-          .when("optimizer", {"disk"}),
-      optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
-          .when("optimizer", {"none", "host"})
-          .when("gradients", {"disk"}),
-      optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
-          .when("optimizer", {"none", "host"})
-          .when("gradients", {"none", "host"})
-          .when("parameters", {"disk"}),
-      optional("dir", "A folder for the files, which go with the run; auto: checkpoint.dir.", {text()}, "auto")
+      dir().when("optimizer", {"disk"}),
+      dir().when("optimizer", {"none", "host"}).when("gradients", {"disk"}),
+      dir().when("optimizer", {"none", "host"}).when("gradients", {"none", "host"}).when("parameters", {"disk"}),
+      dir()
           .when("optimizer", {"none", "host"})
           .when("gradients", {"none", "host"})
           .when("parameters", {"none", "host"})

@@ -435,13 +435,12 @@ class Rules {
   // States that are moved in chunks need an optimizer that updates each element by itself, on one rank.
   void offload() {
     std::string key;  // the first that is of parameters
-    bool disk = false, any = false;
+    bool disk = false;
     for (const char* one : {"strategy.offload.activations", "strategy.offload.optimizer", "strategy.offload.gradients",
                             "strategy.offload.parameters"}) {
       const std::string& place = text(one);
       if (place.empty() || place == "none") continue;
       disk = disk || place == "disk";
-      any = true;
       if (one == std::string_view("strategy.offload.activations")) {
         offloaded_activations();
         continue;
@@ -450,7 +449,6 @@ class Rules {
       if (one == std::string_view("strategy.offload.gradients")) offloaded_gradients();
       if (one == std::string_view("strategy.offload.parameters")) offloaded_parameters();
     }
-    if (!any) return;
     const CheckedValue* dir = checked_.find("checkpoint.dir");
     if (disk && text("strategy.offload.dir") == "auto" && dir != nullptr && dir->node.is_null())
       add("strategy.offload.dir", "auto is checkpoint.dir, which is null", "a folder; or a checkpoint.dir");

@@ -8,10 +8,7 @@ namespace {
 
 // The outermost block of a node; kNone.
 std::int32_t block_of(const Graph& graph, NodeId id) {
-  std::int32_t block = graph.nodes[static_cast<std::size_t>(id)].block;
-  while (block != kNone && graph.blocks[static_cast<std::size_t>(block)].parent != kNone)
-    block = graph.blocks[static_cast<std::size_t>(block)].parent;
-  return block;
+  return graph.outermost(graph.nodes[static_cast<std::size_t>(id)].block);
 }
 
 // Of each node of a pass the first node of its run of the same block. Outside of blocks a node is a run.
