@@ -275,7 +275,11 @@ void check_profiles(const LoadedJob& loaded, const Mesh& mesh, bool sequence, Pr
   for (const CheckpointingMode mode :
        {CheckpointingMode::none, CheckpointingMode::selective, CheckpointingMode::full, CheckpointingMode::every_n})
     for (const bool again : {false, true}) {
-      cost::Candidate c{.mesh = mesh, .sequence_parallel = sequence, .gathers_again = again, .context = context};
+      cost::Candidate c;
+      c.mesh = mesh;
+      c.sequence_parallel = sequence;
+      c.gathers_again = again;
+      c.context = context;
       c.recompute = {mode, 2};
       c.micro = 2;
       const cost::Profile *one = few.profile(c), *other = whole.profile(c);
