@@ -194,7 +194,9 @@ class Compilation {
     if (job_.strategy.offload.activations != OffloadTo::none && mesh_.size(Axis::pipeline) > 1)
       fail(loaded_, "strategy.offload.activations",
            "a stage of a pipeline keeps the activations of several micro-batches at once");
-    std::vector<BatchShape> all = batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline));
+    std::vector<BatchShape> all =
+        batches(loaded_, mesh_.group_size(kBatchAxes), mesh_.size(Axis::pipeline) * together());
+    if (together() > 1) return in_pairs(std::move(all));
     if (purpose_ == Purpose::train && job_.strategy.offload.gradients != OffloadTo::none) return whole_batch(all);
     if (!given_) return all;
     const int wanted = given_->micro_batches, made = all.front().micro_batches;
@@ -204,6 +206,22 @@ class Compilation {
            fmt::format("{} has {} micro-batches; train.batch gives {}", job_.strategy.pipeline.schedule_file, wanted,
                        job_.train.batch.micro ? std::to_string(made) : "no such number"));
     return all;
+  }
+
+  /// AssembleOptions::together.
+  int together() const { return purpose_ == Purpose::train && job_.strategy.tensor.overlap ? 2 : 1; }
+
+  std::vector<BatchShape> in_pairs(std::vector<BatchShape> all) const {
+    const std::string at = "strategy.tensor.overlap";
+    if (given_) fail(loaded_, at, "a schedule from a file says itself in which order micro-batches come");
+    const BatchShape any = all.front();
+    std::erase_if(all, [](const BatchShape& batch) { return batch.micro_batches % 2 != 0; });
+    if (!all.empty()) return all;
+    fail(loaded_, at,
+         fmt::format("micro-batches go in pairs, and the {} samples of a rank make {}; {}",
+                     any.micro_batches * any.micro, any.micro_batches == 1 ? "one" : std::to_string(any.micro_batches),
+                     any.micro_batches * any.micro % 2 == 0 ? "a smaller train.batch.micro makes an even number of them"
+                                                            : "an even number of samples is needed"));
   }
 
   // Gradients that leave the device are those of a whole step.
@@ -408,9 +426,10 @@ class Compilation {
     if (given_) return given_->schedule;
     const int stages = mesh_.size(Axis::pipeline), virtual_stages = num_chunks() / stages;
     const strategies::PipelineEntry& entry = strategies::pipeline_schedule(job_.strategy.pipeline.schedule, stages);
-    if (const auto why = entry.refuses(stages, virtual_stages, batch.micro_batches))
+    const int actions = batch.micro_batches / together();  // of a chunk's pass
+    if (const auto why = entry.refuses(stages, virtual_stages, actions))
       fail(loaded_, "strategy.pipeline.schedule", *why);
-    return entry.make(stages, virtual_stages, batch.micro_batches);
+    return entry.make(stages, virtual_stages, actions);
   }
 
   // A rank's samples are its own along the axes of the batch.
@@ -450,6 +469,7 @@ class Compilation {
                        hardware_.offload_chunk};
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     if (sends_int8()) options.slice_alignment = options.tensor_alignment = kInt8Block;
+    options.together = together();
     options.schedule = schedule_of(batch);
     options.target = hardware_.target;
     options.limit_bytes = limit_bytes();

@@ -448,6 +448,7 @@ TensorStrategyJob bind_tensor(const Values& v, FreeParts& free) {
   free.sequence_parallel = v.is(at + "sequence_parallel", "auto");
   if (!free.sequence_parallel) tensor.sequence_parallel = v.flag(at + "sequence_parallel");
   if (v.has(at + "keep")) tensor.keep = v.word<TensorKeep>(at + "keep");
+  if (v.has(at + "overlap")) tensor.overlap = v.flag(at + "overlap");
   return tensor;
 }
 

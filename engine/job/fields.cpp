@@ -479,6 +479,11 @@ Fields tensor_strategy() {
       optional("sequence_parallel", "Norms and dropout are cut along the sequence.", {flag(), word({"auto"})}, "auto")
           .when("degree", {"auto"}),
       keep.when_above("degree", 1),
+      optional("overlap",
+               "Micro-batches go through the model in pairs: while the sums and gathers of one travel, the other "
+               "computes. Needs an even number of micro-batches, and memory for the activations of both.",
+               {flag()}, "false")
+          .when_above("degree", 1),
       keep.when("degree", {"auto"}),
   };
 }

@@ -88,6 +88,7 @@ class Rules {
     fp8();
     secondary();
     kept();
+    overlapped();
     loss_scale();
     on_nan();
     keep_best();
@@ -243,6 +244,18 @@ class Rules {
     if (const Integer replicas = integer("strategy.data.replicate"); replicas && *replicas > 1)
       add(at, fmt::format("there is one primary copy of the parameters, and strategy.data.replicate is {}", *replicas),
           "none; or strategy.data.replicate: 1");
+  }
+
+  /// Pairs of micro-batches need several of them, and a place for what each of a pair keeps.
+  void overlapped() {
+    const std::string at = "strategy.tensor.overlap";
+    if (checked_.find(at) == nullptr || checked_.node(at).as_bool() != true) return;
+    for (const auto& [key, why] :
+         {std::pair("strategy.offload.activations", "off the device there is room for those of one micro-batch"),
+          {"strategy.offload.gradients", "gradients leave the device where a step has one micro-batch"}})
+      if (const std::string& place = text(key); !place.empty() && place != "none")
+        add(at, fmt::format("micro-batches go in pairs, and {} is {}: {}", key, place, why),
+            fmt::format("false; or {}: none", key));
   }
 
   void kept() {

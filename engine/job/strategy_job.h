@@ -72,6 +72,7 @@ struct TensorStrategyJob {
   std::optional<std::int64_t> degree = 1;  ///< none: all devices (`strategy: tensor`)
   bool sequence_parallel = false;          ///< false where the degree is 1
   TensorKeep keep = TensorKeep::automatic;
+  bool overlap = false;  ///< micro-batches go in pairs: what one of a pair sends travels while the other computes
 };
 
 /// How ranks that have a part of each sequence come to attend to all of it.

@@ -151,7 +151,8 @@ Json pipeline_json(const CompiledJob& compiled) {
   const Simulation simulation = simulate(compiled.schedule);
   Json chunks = Json::array(), live = Json::array();
   for (const PipelineChunk& chunk : compiled.chunks) chunks.push_back({{"stage", chunk.stage}, {"parts", chunk.parts}});
-  for (const StageTimes& stage : simulation.stages) live.push_back(stage.peak_activations);
+  const int together = compiled.strategy.tensor.overlap ? 2 : 1;  // micro-batches of an action
+  for (const StageTimes& stage : simulation.stages) live.push_back(stage.peak_activations * together);
   return {{"schedule", schedule_name(compiled.strategy.pipeline)},
           {"slots", simulation.makespan},
           {"bubble", simulation.bubble()},
@@ -268,10 +269,11 @@ std::string strategy_line(const CompiledJob& compiled) {
   if (mesh.group_size(kBatchAxes) > 1)
     parts.push_back(fmt::format("{} over {} ranks", data, mesh.group_size(kBatchAxes)));
   if (mesh.size(Axis::tensor) > 1)
-    parts.push_back(fmt::format("tensor {}{}", mesh.size(Axis::tensor),
+    parts.push_back(fmt::format("tensor {}{}{}", mesh.size(Axis::tensor),
                                 !strategy.tensor.sequence_parallel          ? ""
                                 : strategy.tensor.keep == TensorKeep::shard ? " (sequence parallel, keeps shards)"
-                                                                            : " (sequence parallel)"));
+                                                                            : " (sequence parallel)",
+                                strategy.tensor.overlap ? " (overlapped, in pairs of micro-batches)" : ""));
   if (mesh.size(Axis::expert) > 1) parts.push_back(fmt::format("expert {}", mesh.size(Axis::expert)));
   if (mesh.size(Axis::context) > 1)
     parts.push_back(fmt::format("context {}{}", mesh.size(Axis::context),

@@ -248,7 +248,8 @@ void add_pipeline(std::string& out, const CompiledJob& compiled) {
     out += fmt::format("  {} on stage {}: {}\n", chunk, compiled.chunks[chunk].stage,
                        parts_text(compiled.chunks[chunk].parts));
   constexpr int kWidth = 140;
-  out += fmt::format("\nschedule of the step, where forward, input part and weight part take a slot each\n{}",
+  out += fmt::format("\nschedule of the step, where forward, input part and weight part take a slot each{}\n{}",
+                     compiled.strategy.tensor.overlap ? ", numbers are pairs of micro-batches" : "",
                      strategies::print_table(compiled.schedule, kWidth));
 }
 

@@ -70,6 +70,7 @@ Json explicit_strategy(const StrategyJob& strategy, const Mesh& mesh) {
   const int tensor = mesh.size(Axis::tensor), pipeline = mesh.size(Axis::pipeline);
   if (tensor > 1) json["tensor"] = {{"degree", tensor}, {"sequence_parallel", strategy.tensor.sequence_parallel}};
   if (tensor > 1 && strategy.tensor.sequence_parallel) json["tensor"]["keep"] = text(strategy.tensor.keep);
+  if (tensor > 1 && strategy.tensor.overlap) json["tensor"]["overlap"] = true;
   if (mesh.size(Axis::expert) > 1) json["expert"] = {{"degree", mesh.size(Axis::expert)}};
   if (mesh.size(Axis::context) > 1)
     json["context"] = {{"degree", mesh.size(Axis::context)}, {"kind", text(strategy.context.kind)}};

@@ -36,6 +36,8 @@ const Many kJobs[] = {
     {"llama r4 full_shard p2 gpipe m1 keep:pass", 8, 32, 2},
     {"gpt r4 ddp t2 p2 looped_bfs v2 m1 muon clip", 8, 32, 1},
     {"packed r2 ddp p2 looped_bfs v1 m1 drop", 1, 64, 1},
+    {"llama r4 zero1 t2 sp m1 clip pairs", 1, 64, 2},
+    {"gpt r4 ddp t2 p2 1f1b m1 drop pairs", 1, 128, 1},
 };
 
 }  // namespace

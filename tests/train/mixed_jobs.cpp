@@ -307,6 +307,26 @@ const std::vector<std::string> kShardJobs{
     "packed r2 ddp t2 sp shards part m2",
 };
 
+// Micro-batches in pairs, one of which computes while what the other sends travels.
+const std::vector<std::string> kPairJobs{
+    "llama r2 ddp t2 m2 clip pairs",
+    "gpt r4 zero1 t2 sp m4 drop ignore bf16 pairs",
+    "packed r4 full_shard t2 sp m4 keep:use reduce:micro_batch wrap:transformer clip pairs sharded",
+    "llama r8 zero3 t4 sp shards m2 prefetch:3 selective pairs",
+    "heads r4 zero2 t2 m4 pairs",
+    "mlp r4 ddp t2 m4 clip drop pairs",
+    "gpt r4 ddp t2 p2 1f1b m8 clip drop ignore pairs",
+    "llama r8 zero1 t2 sp p2 interleaved v2 m8 full bf16 pairs",
+    "packed r4 ddp t2 p2 zb_h1 m8 drop pairs",
+    "llama r8 full_shard t2 p2 zb_v m4 keep:pass pairs",
+    "gpt r4 ddp t2 sp p2 gpipe m4 every_2 muon pairs",
+    "packed r8 shard_grad_op t2 p2 looped_bfs v2 m4 pairs",
+    "llama r4 ddp t2 p2 dualpipe_v m8 clip pairs",
+    "gpt r4 no_shard t2 c2 m4 drop pairs",
+    "llama r4 ddp t2 c2 ring m4 clip pairs",
+    "llama r4 zero1 t2 lora m4 pairs",
+};
+
 // Products that are several in one: queries, keys and values, gate and up, and an embedding made of two.
 const std::vector<std::string> kPieceJobs{
     "pieces r2 ddp t2 m2 clip",
@@ -620,6 +640,8 @@ class Line {
       set("strategy.data.secondary", word.substr(9));
     else if (word == "shards")
       set("strategy.tensor.keep", "shard");
+    else if (word == "pairs")
+      set("strategy.tensor.overlap", "true");
     else if (word == "sp")
       set("strategy.tensor.sequence_parallel", "true");
     else if (names<DataKind>(word))
@@ -741,6 +763,7 @@ const std::vector<std::string>& piece_jobs() { return kPieceJobs; }
 const std::vector<std::string>& head_jobs() { return kHeadJobs; }
 const std::vector<std::string>& secondary_jobs() { return kSecondaryJobs; }
 const std::vector<std::string>& shard_jobs() { return kShardJobs; }
+const std::vector<std::string>& pair_jobs() { return kPairJobs; }
 
 MixedJobs::MixedJobs() {
   const auto job = [&](const std::string& name, std::string_view model, std::string_view data) {

@@ -10,6 +10,7 @@
 //                              rest along data
 //   ddp zero1 … full_shard …   data strategy; hybrid2 hybrid4 are hybrid_shard with so many replicas
 //   secondary2 shards          so many ranks share a secondary copy; sequence parallelism keeps shards
+//   pairs                      micro-batches go in pairs, so that tensor collectives overlap with products
 //   gpipe 1f1b …               schedule; v2: virtual stages; split:uniform, split:names
 //   m2 m4 m8                   micro-batches of a data rank
 //   keep:… reduce:… prefetch:… wrap:transformer|size|names|none
@@ -48,6 +49,8 @@ const std::vector<std::string>& head_jobs();
 /// Lines with secondary copies of weights, and of what keeps shards.
 const std::vector<std::string>& secondary_jobs();
 const std::vector<std::string>& shard_jobs();
+/// Lines of micro-batches in pairs.
+const std::vector<std::string>& pair_jobs();
 /// Lines of Muon, and of several optimizers.
 const std::vector<std::string>& muon_jobs();
 

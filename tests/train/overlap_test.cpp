@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/ops/op_def.h"
 #include "engine/run/executor.h"
 #include "tests/train/tiny_jobs.h"
 
@@ -44,7 +45,49 @@ std::vector<int> launches_beside(const CompiledJob& job) {
   return beside;
 }
 
+// For each collective of the graph: the products of the other micro-batch of its pair that are issued behind it and do
+// not wait for it.
+std::vector<int> products_of_the_other(const CompiledJob& job) {
+  std::vector<int> beside;
+  const Role& role = job.plan.roles[0];
+  const std::vector<Issued>& step = step_of(job);
+  for (std::size_t i = 0; i < step.size(); ++i) {
+    const Provenance& of = step[i].why;
+    if (!std::holds_alternative<Collective>(step[i].instruction) || !is_pass(of.phase) || of.node < 0) continue;
+    const auto stream = static_cast<std::size_t>(step[i].stream);
+    int count = 0;
+    for (std::size_t j = i + 1; j < step.size(); ++j) {
+      if (step[j].stream == Stream::compute && step[j].after[stream] >= static_cast<std::int32_t>(i)) break;
+      const auto* launch = std::get_if<Launch>(&step[j].instruction);
+      count += launch != nullptr && step[j].why.micro_batch == (of.micro_batch ^ 1) &&
+               cost_of(role.signatures[static_cast<std::size_t>(launch->signature)]).flops > 0;
+    }
+    beside.push_back(count);
+  }
+  return beside;
+}
+
 }  // namespace
+
+TEST_CASE("in pairs of micro-batches one multiplies while what the other sends travels") {
+  const TinyJobs jobs;
+  for (const char* sequence_parallel : {"false", "true"}) {
+    CAPTURE(std::string(sequence_parallel));
+    const auto load = [&](const char* overlap) {
+      return compiled(jobs.load("llama", "run",
+                                {"cluster.devices_per_node=2",
+                                 std::string("strategy={tensor: {degree: 2, sequence_parallel: ") + sequence_parallel +
+                                     ", overlap: " + overlap + "}}",
+                                 "model.with.layers=4", "train.batch.global=4", "train.batch.micro=2"}));
+    };
+    const std::vector<int> apart = products_of_the_other(load("false")), pairs = products_of_the_other(load("true"));
+    REQUIRE(apart.size() == pairs.size());
+    REQUIRE(apart.size() >= 32);
+    CHECK(std::ranges::count(apart, 0) == std::ssize(apart));
+    // At the ends of both passes there is nothing to multiply meanwhile.
+    CHECK(std::ranges::count(pairs, 0) <= 8);
+  }
+}
 
 TEST_CASE("every bucket but the last is reduced beside launches of the backward pass") {
   const TinyJobs jobs;

@@ -293,3 +293,18 @@ TEST_CASE("a schedule from a file makes the plan of the schedule that it is, or 
   CHECK(contains(mistake(file, {"strategy.pipeline.virtual_stages=1"}), "strategy.pipeline.virtual_stages"));
   CHECK(contains(mistake(file, {"activation_checkpointing=auto"}), "belongs to one strategy"));
 }
+
+TEST_CASE("pairs of micro-batches say where there are none") {
+  const TinyJobs jobs;
+  const auto mistake = [&](const Overrides& more) {
+    Overrides all{"cluster.devices_per_node=2", "strategy={tensor: {degree: 2, overlap: true}}"};
+    all.insert(all.end(), more.begin(), more.end());
+    return message_of<JobError>([&] { compiled(jobs.load("llama", "run", all)); });
+  };
+  CHECK(mistake({"train.batch.global=8", "train.batch.micro=4"}).empty());
+  CHECK(contains(mistake({"train.batch.global=8", "train.batch.micro=8"}),
+                 "the 8 samples of a rank make one; a smaller train.batch.micro"));
+  CHECK(contains(mistake({"train.batch.global=9", "train.batch.micro=3"}),
+                 "the 9 samples of a rank make 3; an even number of samples is needed"));
+  CHECK(contains(mistake({"activation_checkpointing=auto"}), "belong to one strategy"));
+}

@@ -13,8 +13,7 @@
 #include "engine/plan/assemble/emitted_step.h"
 #include "engine/plan/assemble/emitter.h"
 #include "engine/plan/assemble/fold.h"
-#include "engine/plan/assemble/offloaded_activations.h"
-#include "engine/plan/assemble/phases.h"
+#include "engine/plan/assemble/passes.h"
 #include "engine/plan/assemble/units.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/verify/verify.h"
@@ -26,25 +25,6 @@ const TensorDesc kScalars = flat(DType::f32, 4);
 
 using For = Provenance::Phase;
 
-For phase_of(Action::Kind kind) {
-  switch (kind) {
-    case Action::Kind::forward:
-      return For::forward;
-    case Action::Kind::backward:
-      return For::backward;
-    case Action::Kind::backward_input:
-      return For::backward_input;
-    case Action::Kind::backward_weight:
-      return For::backward_weight;
-  }
-  return For::forward;
-}
-
-// Of what belongs to a pass.
-Provenance why_of(For phase, int micro_batch, int chunk, std::int32_t loop) {
-  return {.phase = phase, .chunk = static_cast<std::int16_t>(chunk), .micro_batch = micro_batch, .loop = loop};
-}
-
 // Each chunk forward once: what an evaluation does.
 Schedule forward_only(const Schedule& schedule) {
   Schedule result{schedule.stage_of_chunk, std::vector<std::vector<Action>>(schedule.stages.size())};
@@ -53,161 +33,6 @@ Schedule forward_only(const Schedule& schedule) {
         {Action::Kind::forward, 0, static_cast<int>(chunk)});
   return result;
 }
-
-// One use of a unit: it is read from some node of an action to another.
-struct UnitUse {
-  std::size_t unit;
-  int micro_batch, chunk;
-  std::int32_t loop;      // of the action, in the program
-  std::size_t next;       // use of the same unit; SIZE_MAX: none
-  std::size_t next_pass;  // the same in this micro-batch
-};
-
-// One program's way through its actions.
-class Passes {
- public:
-  Passes(Emitter& emit, Role& role, const AssembleOptions& options, int stage, const CutGraph& cut, EmittedStep& step)
-      : emit_(emit),
-        role_(role),
-        options_(options),
-        cut_(cut),
-        stage_(stage),
-        step_(step),
-        actions_(cut.schedule.stages[static_cast<std::size_t>(stage)]) {
-    const auto unit_of = [&](const std::string& parameter) { return emit.place(parameter).unit; };
-    for (int chunk = 0; chunk < cut.num_chunks(); ++chunk)
-      phases_.push_back(cut.stage_of(chunk) == stage ? phases_of(cut, chunk, unit_of)
-                                                     : std::map<Action::Kind, Phase>{});
-    find_uses();
-    if (options.offload.activations == Space::device) return;
-    CHECK(cut.num_chunks() == 1, "activations leave the device in steps without a pipeline");
-    if (const auto& one = phases_.front(); one.contains(Action::Kind::backward))
-      offloaded_ = {*cut.graph, options.offload.activations, one.at(Action::Kind::forward),
-                    one.at(Action::Kind::backward)};
-  }
-
-  void run(GraphMemory& memory) {
-    const std::vector<std::vector<Transfer>>& transfers = cut_.transfers[static_cast<std::size_t>(stage_)];
-    for (std::size_t i = 0; i < actions_.size(); ++i) {
-      mark(i);
-      emit_.transfer(memory, transfers[i]);
-      act(memory, i);
-    }
-    emit_.transfer(memory, transfers.back());
-  }
-
-  const std::vector<RoundMarks>& marks() const { return marks_; }
-
- private:
-  // Instructions at which rounds begin and end.
-  void mark(std::size_t action) {
-    if (cut_.rounds == nullptr) return;
-    const std::vector<Rounds::Repeated>& loops = cut_.rounds->loops[static_cast<std::size_t>(stage_)];
-    marks_.resize(loops.size());
-    const auto here = static_cast<std::int32_t>(role_.programs.back().instructions.size());
-    for (std::size_t i = 0; i < loops.size(); ++i) {
-      if (action + loops[i].size == loops[i].first) marks_[i].before = here;
-      if (action == loops[i].first) marks_[i].first = here;
-      if (action == loops[i].first + loops[i].size) marks_[i].last = here;
-    }
-  }
-
-  std::int32_t loop_of(std::size_t action) const {
-    return cut_.rounds == nullptr ? 0 : cut_.rounds->loop_of(static_cast<std::size_t>(stage_), action);
-  }
-
-  const Phase& phase(const Action& action) const {
-    return phases_[static_cast<std::size_t>(action.chunk)].at(action.kind);
-  }
-
-  void act(GraphMemory& memory, std::size_t index) {
-    const Action& action = actions_[index];
-    const auto why = emit_.because(why_of(phase_of(action.kind), action.micro_batch, action.chunk, loop_of(index)));
-    share_with_neighbour(memory, action);
-    const Phase& now = phase(action);
-    for (std::size_t i = 0; i < now.nodes.size(); ++i) {
-      if (action.kind == Action::Kind::backward) offloaded_.before_backward(emit_, memory, i, action.micro_batch);
-      for (std::size_t unit : now.opens[i]) open(unit);
-      emit_.node(memory, now.nodes[i], action.micro_batch);
-      if (action.kind == Action::Kind::forward) offloaded_.after_forward(emit_, memory, i, action.micro_batch);
-      for (std::size_t unit : now.closes[i]) close(unit);
-      for (std::size_t unit : now.completes[i]) {
-        const bool last = --completions_[unit] == 0;
-        options_.data->gradient_ready(role_.units[unit], {.last = last}, step_);
-        if (last) step_.keep_gradient(role_.units[unit]);
-      }
-    }
-  }
-
-  // Gathers run ahead: what is first read here was asked for `prefetch` uses ago.
-  void open(std::size_t unit) {
-    CHECK(uses_[opened_].unit == unit, "uses come in the order in which they were listed");
-    current_[unit] = opened_;
-    const std::size_t ahead = std::min(uses_.size(), opened_ + 1 + static_cast<std::size_t>(options_.data->prefetch()));
-    for (; asked_ < ahead; ++asked_) {
-      const UnitUse& use = uses_[asked_];
-      const auto why = emit_.because(why_of(For::gather, use.micro_batch, use.chunk, use.loop));
-      options_.data->before_use(role_.units[use.unit], {}, step_);
-    }
-    step_.decode_working(role_.units[unit]);
-    ++opened_;
-  }
-
-  void close(std::size_t unit) {
-    const UnitUse& use = uses_[current_[unit]];
-    const bool kept = use.next < asked_;
-    options_.data->after_use(
-        role_.units[unit],
-        {.ends_use = !kept, .ends_pass = !kept && use.next_pass == SIZE_MAX, .ends_step = use.next == SIZE_MAX}, step_);
-  }
-
-  // The chunk before may live on this very stage.
-  void share_with_neighbour(GraphMemory& memory, const Action& action) {
-    const bool forward = action.kind == Action::Kind::forward;
-    const int from = forward ? action.chunk - 1 : action.chunk + 1;
-    if (action.kind == Action::Kind::backward_weight || from < 0 || from >= static_cast<int>(phases_.size())) return;
-    if (cut_.stage_of(from) != stage_) return;
-    const Boundary& boundary = cut_.boundaries[static_cast<std::size_t>(std::min(from, action.chunk))];
-    emit_.share(memory, action.micro_batch, from, action.chunk, forward ? boundary.activations : boundary.gradients);
-  }
-
-  void find_uses() {
-    completions_.assign(role_.units.size(), 0);
-    current_.assign(role_.units.size(), 0);
-    for (std::size_t index = 0; index < actions_.size(); ++index) {
-      const Action& action = actions_[index];
-      const Phase& now = phase(action);
-      for (std::size_t i = 0; i < now.nodes.size(); ++i) {
-        for (std::size_t unit : now.opens[i])
-          uses_.push_back({unit, action.micro_batch, action.chunk, loop_of(index), SIZE_MAX, SIZE_MAX});
-        for (std::size_t unit : now.completes[i]) ++completions_[unit];
-      }
-    }
-    std::vector<std::size_t> next(role_.units.size(), SIZE_MAX);
-    std::map<std::pair<std::size_t, int>, std::size_t> next_pass;
-    for (std::size_t i = uses_.size(); i-- > 0;) {
-      UnitUse& use = uses_[i];
-      use.next = std::exchange(next[use.unit], i);
-      const auto [at, first] = next_pass.try_emplace({use.unit, use.micro_batch}, i);
-      if (!first) use.next_pass = std::exchange(at->second, i);
-    }
-  }
-
-  Emitter& emit_;
-  Role& role_;
-  const AssembleOptions& options_;
-  const CutGraph& cut_;
-  const int stage_;
-  EmittedStep& step_;
-  OffloadedActivations offloaded_;
-  const std::vector<Action>& actions_;
-  std::vector<std::map<Action::Kind, Phase>> phases_;  // [chunk]
-  std::vector<UnitUse> uses_;                          // in order
-  std::size_t opened_ = 0, asked_ = 0;                 // of uses_
-  std::vector<std::size_t> current_;                   // of each unit: the use that is open
-  std::vector<int> completions_;                       // of each unit: how often its gradients are still to be complete
-  std::vector<RoundMarks> marks_;                      // of each loop
-};
 
 // What the roles of a plan have in common, and the units of each.
 struct Common {
@@ -228,8 +53,8 @@ std::map<std::string, int> parts_of(const std::vector<std::vector<Unit>>& units,
 Common common_of(const AssembleOptions& options, const Rounds* rounds) {
   Common common;
   if (options.train != nullptr)
-    common.train = rounds != nullptr ? cut(*options.train, *rounds, options.micro_batches)
-                                     : cut(*options.train, options.schedule, options.micro_batches);
+    common.train = rounds != nullptr ? cut(*options.train, *rounds, options.micro_batches, options.together)
+                                     : cut(*options.train, options.schedule, options.micro_batches, options.together);
   if (options.evaluate != nullptr) common.evaluate = cut(*options.evaluate, forward_only(options.schedule), 1);
   if (options.sample != nullptr) common.sample = cut(*options.sample, forward_only(options.schedule), 1);
   if (options.prompt != nullptr) common.prompt = cut(*options.prompt, forward_only(options.schedule), 1);
@@ -586,7 +411,7 @@ bool has_several_loops(const Plan& plan) {
 bool assemble_with_loop(const AssembleOptions& options, Plan& plan) {
   int unlike = 0;  // with a smaller margin
   for (const int margin : kMargins) {
-    const std::optional<Rounds> rounds = find_rounds(options.schedule, options.micro_batches, margin);
+    const std::optional<Rounds> rounds = find_rounds(options.schedule, options.micro_batches, margin, options.together);
     if (!rounds) return false;  // nor with a larger margin
     unlike = assemble_roles(options, &*rounds, unlike, plan);
     if (unlike == kAllAlike && (!has_several_loops(plan) || violations(plan).empty())) return true;
@@ -632,7 +457,7 @@ Plan assemble(const AssembleOptions& options) {
 
 std::int64_t least_bytes(const AssembleOptions& options, const std::vector<int>& stages) {
   AssembleOptions few = options;  // micro-batches that fill the pipeline: more need no less
-  if (const auto rounds = find_rounds(options.schedule, options.micro_batches, kMargins[0])) {
+  if (const auto rounds = find_rounds(options.schedule, options.micro_batches, kMargins[0], options.together)) {
     few.schedule = rounds->schedule;
     few.micro_batches = rounds->left;
   }

@@ -43,11 +43,12 @@ bool is_weight_part(const Graph& graph, const Node& node) {
                                       [&](ValueId output) { return graph.value(output).kind == ValueKind::gradient; });
 }
 
-CutGraph cut(const Graph& graph, Schedule schedule, int micro_batches) {
+CutGraph cut(const Graph& graph, Schedule schedule, int micro_batches, int together) {
   CutGraph result;
   result.graph = &graph;
   result.schedule = std::move(schedule);
   result.micro_batches = micro_batches;
+  result.together = together;
   result.splits_backward = has_weight_parts(result.schedule);
   result.nodes.resize(result.schedule.stage_of_chunk.size());
   for (std::size_t id = 0; id < graph.nodes.size(); ++id) {
@@ -63,8 +64,8 @@ CutGraph cut(const Graph& graph, Schedule schedule, int micro_batches) {
   return result;
 }
 
-CutGraph cut(const Graph& graph, const Rounds& rounds, int micro_batches) {
-  CutGraph result = cut(graph, rounds.schedule, micro_batches);
+CutGraph cut(const Graph& graph, const Rounds& rounds, int micro_batches, int together) {
+  CutGraph result = cut(graph, rounds.schedule, micro_batches, together);
   result.rounds = &rounds;
   return result;
 }

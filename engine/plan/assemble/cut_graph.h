@@ -22,6 +22,7 @@ struct CutGraph {
   Schedule schedule;
   const Rounds* rounds = nullptr;  ///< what makes loops of the program; null: every micro-batch is in `schedule`
   int micro_batches = 1;           ///< of the step
+  int together = 1;                ///< micro-batches that an action takes at once
   bool splits_backward = false;    ///< some stage puts off weight parts
   int loss_stage = -1;             ///< where the loss is computed; -1: nowhere
   std::vector<std::vector<NodeId>> nodes;  ///< of each chunk, ascending
@@ -31,13 +32,15 @@ struct CutGraph {
   std::vector<Boundary> boundaries;  ///< [c]: between chunks c and c + 1
   OrderedTransfers transfers;        ///< [stage][action]: before it; the last entry is what follows the last action
 
+  /// The micro-batches of an action or transfer that `schedule` gives the number `number`: so many from this one on.
+  int first_of(int number) const { return number * together; }
   int num_chunks() const { return static_cast<int>(schedule.stage_of_chunk.size()); }
   int stage_of(int chunk) const { return schedule.stage_of_chunk[static_cast<std::size_t>(chunk)]; }
 };
 
 /// REQUIRES: `graph` outlives the result; its nodes' chunks are those of the schedule.
-CutGraph cut(const Graph& graph, Schedule schedule, int micro_batches);
+CutGraph cut(const Graph& graph, Schedule schedule, int micro_batches, int together = 1);
 /// The same for a step with loops. REQUIRES: `rounds` outlives the result.
-CutGraph cut(const Graph& graph, const Rounds& rounds, int micro_batches);
+CutGraph cut(const Graph& graph, const Rounds& rounds, int micro_batches, int together);
 
 }  // namespace trainer

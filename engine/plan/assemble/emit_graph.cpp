@@ -163,25 +163,28 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
 
 void Emitter::transfer(GraphMemory& memory, const std::vector<Transfer>& transfers) {
   if (transfers.empty()) return;
+  const CutGraph& cut = *memory.cut;
   Exchange exchange;
   std::string text;
-  for (const Transfer& one : transfers) {
-    const Boundary& boundary = memory.cut->boundaries[static_cast<std::size_t>(one.boundary)];
+  const auto add = [&](const Transfer& one, int micro_batch) {
+    const Boundary& boundary = cut.boundaries[static_cast<std::size_t>(one.boundary)];
     const int here = one.send == one.backward ? one.boundary + 1 : one.boundary;
     for (ValueId id : one.backward ? boundary.gradients : boundary.activations) {
       const std::int64_t bytes = memory.graph->local(id).bytes();
-      BufferId& held = memory.held(id, one.micro_batch, here);
-      if (!one.send) held = buffer(value_name(memory, id), Category::activations, bytes, one.micro_batch, here);
+      BufferId& held = memory.held(id, micro_batch, here);
+      if (!one.send) held = buffer(value_name(memory, id), Category::activations, bytes, micro_batch, here);
       const Region region{held, 0, bytes};
-      const Carried carried{one.boundary, one.backward, one.micro_batch, id};
+      const Carried carried{one.boundary, one.backward, micro_batch, id};
       if (one.send)
         exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
       else
         exchange.receives.push_back({Axis::pipeline, one.peer - stage_, {region}, carried});
     }
     text += fmt::format("{}{}.{}", text.empty() ? "" : "+", one.backward ? "gradients" : "activations", one.boundary);
-    if (memory.cut->rounds == nullptr) text += fmt::format(".mb{}", one.micro_batch);
-  }
+    if (cut.rounds == nullptr) text += fmt::format(".mb{}", micro_batch);
+  };
+  for (const Transfer& one : transfers)
+    for (int i = 0; i < cut.together; ++i) add(one, cut.first_of(one.micro_batch) + i);
   if (exchange.sends.empty() && exchange.receives.empty()) return;
   exchange.name = name(text);
   const Because passing = because({.phase = Provenance::Phase::transfer});

@@ -73,7 +73,10 @@ struct AssembleOptions {
   const DataStrategy* data = nullptr;
   const GradientCompression* compression = nullptr;  ///< null: none
   OffloadOptions offload{};
-  Schedule schedule;  ///< of the step; its chunks are those of the graphs' nodes
+  /// Micro-batches that every action takes at once: between two collectives of the graph one after the other computes,
+  /// so that what the one sends travels while the next computes.
+  int together = 1;
+  Schedule schedule;  ///< of the step, for micro_batches / together; its chunks are those of the graphs' nodes
   const Target* target = nullptr;
   std::int64_t limit_bytes = std::numeric_limits<std::int64_t>::max();  ///< of a rank: memory is planned to stay within
   bool loops = true;                   ///< a step of many micro-batches has loops, unless only a list fits

@@ -81,9 +81,8 @@ std::optional<Rounds> sweeps(const Schedule& schedule, int micro_batches, int ma
   return result;
 }
 
-}  // namespace
-
-std::optional<Rounds> find_rounds(const Schedule& schedule, int micro_batches, int margin) {
+// Of a schedule that numbers micro-batches one by one.
+std::optional<Rounds> find(const Schedule& schedule, int micro_batches, int margin) {
   for (int round = 1; round <= std::min(kLongestRound, micro_batches / 3); ++round) {
     int times = micro_batches;
     std::vector<Repetition> stages;
@@ -96,6 +95,17 @@ std::optional<Rounds> find_rounds(const Schedule& schedule, int micro_batches, i
       return shortened(schedule, stages, micro_batches, round, times);
   }
   return sweeps(schedule, micro_batches, margin);
+}
+
+}  // namespace
+
+std::optional<Rounds> find_rounds(const Schedule& schedule, int micro_batches, int margin, int together) {
+  std::optional<Rounds> rounds = find(schedule, micro_batches / together, margin);
+  if (rounds) {
+    rounds->left *= together;
+    rounds->micro_batches *= together;
+  }
+  return rounds;
 }
 
 }  // namespace trainer

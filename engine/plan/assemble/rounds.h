@@ -19,7 +19,7 @@ struct Rounds {
   };
 
   Schedule schedule;      ///< with all but one of the rounds that a loop stands for left out; micro-batches numbered on
-  int left = 0;           ///< micro-batches of `schedule`
+  int left = 0;           ///< micro-batches of `schedule`, each of its numbers `together` of them
   int micro_batches = 0;  ///< of a round
   int times = 1;          ///< rounds that a loop stands for
   std::vector<std::vector<Repeated>> loops;  ///< [stage], in order
@@ -34,7 +34,8 @@ struct Rounds {
 };
 
 /// The shortest rounds of a schedule, with `margin` rounds at least before and behind those that loop. Nothing if
-/// the stages do not repeat themselves alike, or too little is saved.
-std::optional<Rounds> find_rounds(const Schedule& schedule, int micro_batches, int margin);
+/// the stages do not repeat themselves alike, or too little is saved. `together`: micro-batches that one number of
+/// `schedule` stands for (AssembleOptions).
+std::optional<Rounds> find_rounds(const Schedule& schedule, int micro_batches, int margin, int together = 1);
 
 }  // namespace trainer
