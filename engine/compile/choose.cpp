@@ -326,15 +326,10 @@ bool leaves_choices(const Job& job) {
 }
 
 CompiledJob choose(const LoadedJob& loaded, const Hardware& hardware) {
-  const auto belongs_to_one_strategy = [&](const char* key, const char* what) {
-    throw JobError({loaded.at(key, fmt::format("{} to one strategy: leave nothing of `strategy` and "
-                                               "`activation_checkpointing` to auto",
-                                               what))});
-  };
   if (!loaded.job.strategy.pipeline.schedule_file.empty())
-    belongs_to_one_strategy("strategy.pipeline.schedule.file", "a schedule from a file belongs");
-  if (loaded.job.strategy.tensor.overlap)
-    belongs_to_one_strategy("strategy.tensor.overlap", "pairs of micro-batches belong");
+    throw JobError({loaded.at("strategy.pipeline.schedule.file",
+                              "a schedule from a file belongs to one strategy: leave nothing of `strategy` and "
+                              "`activation_checkpointing` to auto")});
   if (std::optional<CompiledJob> alone = on_one_rank(loaded, hardware)) return std::move(*alone);
   CHECK(hardware.machine != nullptr, "a choice needs a machine to predict times for");
   return Choice(loaded, hardware).run();

@@ -20,6 +20,7 @@ StrategyJob strategy_of(const StrategyJob& job, const Candidate& c, const std::v
   strategy.tensor.degree = c.size(Axis::tensor);
   strategy.tensor.sequence_parallel = c.sequence_parallel;
   strategy.tensor.keep = c.gathers_again ? TensorKeep::shard : TensorKeep::gathered;
+  strategy.tensor.overlap = c.pairs;
   strategy.expert.degree = c.size(Axis::expert);
   strategy.context.degree = c.size(Axis::context);
   strategy.context.kind = c.context;

@@ -78,7 +78,7 @@ void Promises::learn(std::size_t index, const Scored* exact, bool planned) {
 
 // How units of parameters live decides what hides, the schedule which stage waits.
 Promises::PlanKind Promises::plan_kind(const Candidate& c) {
-  return {static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once, c.size(Axis::tensor) > 1,
+  return {static_cast<int>(c.kind), static_cast<int>(c.sharding) * 2 + c.once, (c.size(Axis::tensor) > 1) + c.pairs,
           c.size(Axis::pipeline) > 1 ? 1 + static_cast<int>(c.schedule) : 0};
 }
 

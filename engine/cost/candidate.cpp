@@ -48,8 +48,8 @@ std::string text_of(const Candidate& c) {
   std::string text = data_text(c);
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (c.size(Axis::tensor) > 1)
-    add(fmt::format("tensor {}{}{}", c.size(Axis::tensor), c.sequence_parallel ? " with sequence parallel" : "",
-                    c.gathers_again ? " (keep: shard)" : ""));
+    add(fmt::format("tensor {}{}{}{}", c.size(Axis::tensor), c.sequence_parallel ? " with sequence parallel" : "",
+                    c.gathers_again ? " (keep: shard)" : "", c.pairs ? " (overlap)" : ""));
   if (c.size(Axis::expert) > 1) add(fmt::format("expert {}", c.size(Axis::expert)));
   if (c.size(Axis::context) > 1) add(fmt::format("context {} ({})", c.size(Axis::context), name_of(c.context)));
   if (c.size(Axis::pipeline) > 1)
@@ -80,9 +80,9 @@ DataStrategyJob data_strategy_of(const DataStrategyJob& job, const Candidate& c)
 
 int complexity(const Candidate& c) {
   return c.num_axes() * 1000 + of_schedule(c) * 60 + of_data(c) * 10 + of_recomputation(c) * 12 +
-         (c.sequence_parallel ? 5 : 0) + (c.gathers_again ? 1 : 0) + (c.context == ContextKind::ring ? 2 : 0) +
-         (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1 ? 3 : 0) + (c.once ? 4 : 0) + (c.begins ? 2 : 0) +
-         (c.prefetch > 0) + (c.bucket_mb > 0);
+         (c.sequence_parallel ? 5 : 0) + (c.gathers_again ? 1 : 0) + (c.pairs ? 6 : 0) +
+         (c.context == ContextKind::ring ? 2 : 0) + (c.size(Axis::replicate) > 1 && c.size(Axis::shard) > 1 ? 3 : 0) +
+         (c.once ? 4 : 0) + (c.begins ? 2 : 0) + (c.prefetch > 0) + (c.bucket_mb > 0);
 }
 
 }  // namespace trainer::cost

@@ -16,6 +16,7 @@ struct Candidate {
   Mesh mesh;
   bool sequence_parallel = false;
   bool gathers_again = false;                 ///< what sequence parallelism gathers is not kept for the backward pass
+  bool pairs = false;                         ///< TensorStrategyJob::overlap
   ContextKind context = ContextKind::gather;  ///< gather where the context axis has one rank
   DataKind kind = DataKind::ddp;
   Sharding sharding = Sharding::full_shard;
@@ -33,6 +34,8 @@ struct Candidate {
 
   int size(Axis axis) const { return mesh.size(axis); }
   int data_ranks() const { return mesh.group_size(kBatchAxes); }
+  /// Of a chunk's pass in a step.
+  int actions() const { return micro_batches / (pairs ? 2 : 1); }
   int num_chunks() const { return size(Axis::pipeline) * virtual_stages; }
   /// Of data, expert, tensor, context and pipeline those that the ranks are spread along.
   int num_axes() const {
@@ -62,7 +65,7 @@ inline MeshAndKind mesh_and_kind(const Candidate& c) { return {c.mesh, c.kind, c
 /// Whether two candidates are one in all that a search decides.
 inline bool same(const Candidate& a, const Candidate& b) {
   const auto rest = [](const Candidate& c) {
-    return std::tuple(c.sequence_parallel, c.gathers_again, c.context, c.schedule, c.virtual_stages, c.micro,
+    return std::tuple(c.sequence_parallel, c.gathers_again, c.pairs, c.context, c.schedule, c.virtual_stages, c.micro,
                       c.recompute.mode, c.recompute.every);
   };
   const bool cut_alike = a.begins == b.begins || (a.begins && b.begins && *a.begins == *b.begins);

@@ -11,10 +11,10 @@ using Kind = Action::Kind;
 // What a pass hands from its input part to its weight part may weigh less than what it frees, so there is no order
 // between moments with different numbers of those.
 bool exceeds(const Moment& a, const Moment& b) {
-  return a.chunk == b.chunk && std::equal(a.held.begin(), a.held.end(), b.held.begin(), b.held.end(),
-                                          [](const Moment::Held& x, const Moment::Held& y) {
-                                            return x.alive >= y.alive && x.handed == y.handed;
-                                          });
+  if (a.chunk != b.chunk) return false;
+  for (std::size_t i = a.held.size(); i-- > 0;)
+    if (a.held[i].alive < b.held[i].alive || a.held[i].handed != b.held[i].handed) return false;
+  return true;
 }
 
 std::vector<Moment> fullest_moments(const std::vector<Action>& actions, const std::vector<int>& chunks) {
@@ -25,7 +25,8 @@ std::vector<Moment> fullest_moments(const std::vector<Action>& actions, const st
     Moment::Held& held = *std::ranges::find(now.held, action.chunk, &Moment::Held::chunk);
     now.chunk = action.chunk;
     held.alive += action.kind == Kind::forward;
-    if (std::ranges::none_of(fullest, [&](const Moment& one) { return exceeds(one, now); })) {
+    // What a stage repeats it repeats soon: the newest first.
+    if (std::none_of(fullest.rbegin(), fullest.rend(), [&](const Moment& one) { return exceeds(one, now); })) {
       std::erase_if(fullest, [&](const Moment& one) { return exceeds(now, one); });
       fullest.push_back(now);
     }

@@ -8,6 +8,7 @@
 #include "engine/core/dtype.h"
 #include "engine/cost/codes.h"
 #include "engine/cost/cut.h"
+#include "engine/cost/pairs.h"
 #include "engine/job/data_strategies.h"
 #include "engine/job/resolve.h"
 #include "engine/plan/simulate.h"
@@ -217,10 +218,18 @@ ResolvedData Scorer::resolved(const Candidate& candidate) const {
   return resolve(data_strategy_of(space_.job->strategy.data, candidate), candidate.size(Axis::pipeline) > 1);
 }
 
+const Profile* Scorer::profile_of(const Candidate& candidate) {
+  const Profile* one = profiles_.profile(candidate);
+  if (one == nullptr || !candidate.pairs) return one;
+  const auto [known, added] = pairs_.try_emplace(one);
+  if (added) known->second = in_pairs(*one, model_of(candidate.mesh).overlap_slowdown(Axes::of(Axis::tensor), {}));
+  return &known->second;
+}
+
 double Scorer::at_least_us(const Candidate& candidate, const Profile& profile) const {
   double us = 0;
   for (const Piece& piece : profile.pieces) us += piece.forward_us + piece.backward_us();
-  return us * candidate.micro_batches / candidate.size(Axis::pipeline);
+  return us * candidate.actions() / candidate.size(Axis::pipeline);
 }
 
 const KnownSchedule* Scorer::schedule_of(const Candidate& c, int micro_batches) {
@@ -250,10 +259,10 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
                        : profiles_.cut(candidate.num_chunks(), candidate.micro * candidate.data_ranks());
   if (begins.empty()) return false;
   if (strategies::pipeline_schedule(candidate.schedule, candidate.size(Axis::pipeline))
-          .refuses(candidate.size(Axis::pipeline), candidate.virtual_stages, candidate.micro_batches))
+          .refuses(candidate.size(Axis::pipeline), candidate.virtual_stages, candidate.actions()))
     return false;
   const bool few = !shorten(candidate, out);
-  if (few) out.schedule = schedule_of(candidate, candidate.micro_batches);
+  if (few) out.schedule = schedule_of(candidate, candidate.actions());
   const auto stages = static_cast<std::size_t>(candidate.size(Axis::pipeline));
   out.units.resize(stages);
   for (std::size_t chunk = 0; chunk < begins.size(); ++chunk) {
@@ -275,7 +284,7 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
   if (few || peaks(*out.before) == out.peaks) return true;
   // More micro-batches are more memory: all of them are looked at.
   out.before = nullptr;
-  out.schedule = schedule_of(candidate, candidate.micro_batches);
+  out.schedule = schedule_of(candidate, candidate.actions());
   out.peaks = peaks(*out.schedule);
   return true;
 }
@@ -301,7 +310,7 @@ std::vector<int> Scorer::cut_for_memory(const Candidate& candidate, const Profil
 // Of many micro-batches each does what the ones before did.
 bool Scorer::shorten(const Candidate& candidate, Pipelined& out) {
   const int stages = candidate.size(Axis::pipeline);
-  if (stages == 1 || candidate.micro_batches <= 10 * stages) return false;
+  if (stages == 1 || candidate.actions() <= 10 * stages) return false;
   out.before = schedule_of(candidate, 4 * stages);
   out.schedule = schedule_of(candidate, 5 * stages);
   if (out.before != nullptr && out.schedule != nullptr) return true;
@@ -322,13 +331,13 @@ double Scorer::makespan(const Candidate& candidate, Pipelined& pipelined, const 
     durations.push_back({sum.forward_us + forward[s], sum.input_us + backward[s], sum.weight_us, send});
   }
   if (candidate.size(Axis::pipeline) == 1)
-    return at->second = candidate.micro_batches *
+    return at->second = candidate.actions() *
                         (durations[0].forward + durations[0].backward_input + durations[0].backward_weight);
   at->second = simulate(*pipelined.schedule, durations).makespan;
   if (pipelined.before != nullptr) {
     const int stages = candidate.size(Axis::pipeline);
     const double added = (at->second - simulate(*pipelined.before, durations).makespan) / stages;
-    at->second += added * (candidate.micro_batches - 5 * stages);
+    at->second += added * (candidate.actions() - 5 * stages);
   }
   return at->second;
 }
@@ -338,13 +347,13 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
   const ResolvedData data = resolved(candidate);
   const DataTime time(candidate, data, model, *space_.job);
   const std::size_t stages = pipelined.stages.size();
-  const double each = static_cast<double>(candidate.micro_batches) / candidate.size(Axis::pipeline);
+  const double each = static_cast<double>(candidate.actions()) / candidate.size(Axis::pipeline);
 
   Scored scored;
   std::vector<double> forward(stages), backward(stages);
   // Gradients that stay from one micro-batch to the next are read before they are written.
   const bool adds = !data.shard_gradients || data.reduce == Reduce::step;
-  const double added = adds ? 1 - 1.0 / candidate.micro_batches : 0;
+  const double added = adds ? 1 - 1.0 / candidate.actions() : 0;
   double tail = 0;
   for (std::size_t s = 0; s < stages; ++s) {
     const Piece& sum = pipelined.stages[s];
@@ -387,7 +396,7 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
     const std::int64_t kept = static_bytes(candidate, data, stage, pipelined.units[s]);
     const std::int64_t gradients = gradient_bytes(*space_.job, candidate, data, stage, pipelined.units[s]);
     // Whole gradients of one micro-batch alone take the place of what the backward pass frees.
-    const bool replace = candidate.micro_batches == 1 && candidate.size(Axis::pipeline) == 1 &&
+    const bool replace = candidate.actions() == 1 && candidate.size(Axis::pipeline) == 1 &&
                          (!data.shard_gradients || data.reduce == Reduce::step);
     const std::int64_t bytes = kept + (replace ? std::max(pipelined.peaks[s], gradients + stage.transient_bytes)
                                                : pipelined.peaks[s] + gradients);

@@ -37,7 +37,7 @@ class Scorer {
   Scorer(const SearchSpace& space, ProfileSource& profiles) : space_(space), profiles_(profiles) {}
 
   /// Null: the candidate cannot be (its tensor degree is refused).
-  const Profile* profile_of(const Candidate& candidate) { return profiles_.profile(candidate); }
+  const Profile* profile_of(const Candidate& candidate);
   /// No schedule and no data strategy can be faster: what the average rank computes.
   double at_least_us(const Candidate& candidate, const Profile& profile) const;
   /// False: the schedule refuses these numbers, or the model has too few pieces.
@@ -64,6 +64,7 @@ class Scorer {
   ProfileSource& profiles_;
   std::map<std::tuple<int, int, int, int>, KnownSchedule> schedules_;
   std::map<Mesh, std::unique_ptr<CostModel>> models_;
+  std::map<const Profile*, Profile> pairs_;  // by that of one micro-batch
 };
 
 }  // namespace trainer::cost

@@ -44,7 +44,7 @@ double forward_share(const Profile& profile) {
 double at_least_us(const Frame& frame, const Candidate& c) {
   const ScheduleRecord& record = kScheduleRecords[static_cast<std::size_t>(c.schedule)];
   const double waits = (c.size(Axis::pipeline) - 1) * (record.splits_backward ? frame.forward_share : 1.0);
-  return frame.at_least_us * (1 + waits / (static_cast<double>(c.virtual_stages) * c.micro_batches));
+  return frame.at_least_us * (1 + waits / (static_cast<double>(c.virtual_stages) * c.actions()));
 }
 
 class Enumeration {
@@ -231,6 +231,8 @@ class Enumeration {
     if (!smallest(c, data)) return std::nullopt;
     if (free_.pipeline && c.micro_batches < c.size(Axis::pipeline))
       return std::nullopt;  // most of the step would be a bubble
+    c.pairs = job_.strategy.tensor.overlap && c.size(Axis::tensor) > 1;
+    if (c.pairs && c.micro_batches % 2 != 0) return std::nullopt;
     if (!free_.schedule) c.schedule = job_.strategy.pipeline.schedule;
     if (!free_.virtual_stages) c.virtual_stages = static_cast<int>(job_.strategy.pipeline.virtual_stages);
     const Profile* profile = scorer_.profile_of(c);
@@ -311,13 +313,29 @@ class Enumeration {
         }
         c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
         if (c.micro_batches > kMostMicroBatches) continue;
-        frames_.push_back({c, profile, data, scorer_.at_least_us(c, *profile), forward_share(*profile)});
+        for (const bool pairs : in_pairs(c)) {
+          c.pairs = pairs;
+          const Profile* of_action = scorer_.profile_of(c);
+          frames_.push_back({c, of_action, data, scorer_.at_least_us(c, *of_action), forward_share(*of_action)});
+        }
+        c.pairs = false;
         any = any || least_bytes(*profile, pipeline) <= space_.limit_bytes;
         ample = ample && 2 * most_bytes(*profile, pipeline) <= space_.limit_bytes;
       }
       if (any && ample) break;  // no need of recomputation
     }
     return any || of.micro == 1;
+  }
+
+  // Pairs of micro-batches, where there is something to overlap.
+  std::vector<bool> in_pairs(const Candidate& c) const {
+    if (c.size(Axis::tensor) == 1) return {false};
+    const bool even = c.micro_batches % 2 == 0;
+    if (job_.strategy.tensor.overlap) return even ? std::vector<bool>{true} : std::vector<bool>{};
+    const OffloadJob& offload = job_.strategy.offload;
+    const bool goes = free_.tensor && even && space_.machine->device.kind != DeviceKind::cpu &&
+                      offload.activations == OffloadTo::none && offload.gradients == OffloadTo::none;
+    return goes ? std::vector<bool>{false, true} : std::vector<bool>{false};
   }
 
   // Everything whole on every data rank, as many micro-batches in flight as there are stages.
@@ -459,9 +477,9 @@ class Enumeration {
     result_.scored.push_back(scored);
   }
 
-  using Identity = std::tuple<MeshAndKind, bool, ContextKind, PipelineSchedule, int, std::int64_t>;
+  using Identity = std::tuple<MeshAndKind, bool, bool, ContextKind, PipelineSchedule, int, std::int64_t>;
   static Identity identity(const Candidate& c) {
-    return {mesh_and_kind(c), c.sequence_parallel, c.context, c.schedule, c.virtual_stages, c.micro};
+    return {mesh_and_kind(c), c.sequence_parallel, c.pairs, c.context, c.schedule, c.virtual_stages, c.micro};
   }
   bool reported(const Candidate& c) const { return reported_.contains(mesh_and_kind(c)); }
 

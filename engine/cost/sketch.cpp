@@ -33,7 +33,7 @@ struct Step {
   ResolvedData data;
   double update_us_of_element;
   const OrderedTransfers& transfers;
-  int micro_batches;
+  int micro_batches;  // that the schedule numbers: pairs, where they go in pairs
 
   Estimate collective(CollectiveKind kind, Axes axes, double elements) const {
     const SentBySlices sent = sent_by_slices(data, job, kind, elements);
@@ -407,13 +407,14 @@ double Sketcher::step_us(const Candidate& candidate) {
   if (profile == nullptr) return 0;
   // Of many micro-batches some are played, and the others take as long as the mean of the last.
   const int stages = candidate.size(Axis::pipeline), few = stages == 1 ? 2 : 4 * stages, more = few + stages;
-  if (candidate.micro_batches > 2 * more) {
+  if (candidate.actions() > 2 * more) {
     Candidate shorter = candidate;
-    shorter.micro_batches = few;
+    const int each = candidate.micro_batches / candidate.actions();
+    shorter.micro_batches = few * each;
     const double before = played(shorter, *profile);
-    shorter.micro_batches = more;
+    shorter.micro_batches = more * each;
     const double after = played(shorter, *profile);
-    if (before > 0 && after > 0) return after + (after - before) / stages * (candidate.micro_batches - more);
+    if (before > 0 && after > 0) return after + (after - before) / stages * (candidate.actions() - more);
   }
   return played(candidate, *profile);
 }
@@ -421,8 +422,10 @@ double Sketcher::step_us(const Candidate& candidate) {
 int Sketcher::listed(const Candidate& candidate) {
   const int stages = candidate.size(Axis::pipeline);
   const strategies::PipelineEntry& entry = strategies::pipeline_schedule(candidate.schedule, stages);
-  if (entry.refuses(stages, candidate.virtual_stages, candidate.micro_batches)) return 0;
-  return shortest_list(entry.make(stages, candidate.virtual_stages, candidate.micro_batches), candidate.micro_batches);
+  const int actions = candidate.actions();
+  if (entry.refuses(stages, candidate.virtual_stages, actions)) return 0;
+  return shortest_list(entry.make(stages, candidate.virtual_stages, actions), actions) *
+         (candidate.micro_batches / actions);
 }
 
 const OrderedTransfers& Sketcher::transfers_of(const KnownSchedule* schedule) {
@@ -443,7 +446,7 @@ double Sketcher::played(const Candidate& candidate, const Profile& profile) {
                   scorer_.resolved(candidate),
                   (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6,
                   transfers_of(pipelined.schedule),
-                  candidate.micro_batches};
+                  candidate.actions()};
   Plan plan;
   plan.mesh = candidate.mesh;
   std::vector<OwnTimes> own(pipelined.schedule->stages.size());

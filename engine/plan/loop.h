@@ -45,9 +45,9 @@ Region region_after(const Role& role, const Region& region, std::int64_t passes)
 /// that are i modulo n.
 bool may_hold(const Role& role, const Region& region, std::int32_t micro_batch);
 
-/// A ring of more than one part that a loop of the program goes around.
+/// A ring that a loop of the program goes around: a pass finds in another part what the pass before it found in one.
 inline bool turns(const Buffer& buffer, std::int32_t program) {
-  return buffer.program == program && buffer.stride > 0 && buffer.advance > 0 && buffer.parts() > 1;
+  return buffer.program == program && buffer.stride > 0 && buffer.advance % buffer.parts() != 0;
 }
 
 /// Rings that turn, by the instruction that touches them last. Which part lies where then depends on the number of

@@ -35,8 +35,8 @@ std::vector<std::int32_t> held_until(const Role& role, const Program& program) {
 // Of the device.
 bool is_persistent(const Buffer& buffer) { return buffer.program < 0 && buffer.space == Space::device; }
 
-// A ring of one part: one content after the other.
-bool reused(const Buffer& buffer) { return buffer.stride > 0 && buffer.parts() == 1; }
+// A ring whose passes all find their content in the same part: one content after the other in each.
+bool reused(const Buffer& buffer) { return buffer.stride > 0 && buffer.advance % buffer.parts() == 0; }
 
 // The bytes of a buffer that something later reads before it is written.
 class Needed {

@@ -40,9 +40,9 @@ MemoryReport report_memory(const Role& role);
 std::int64_t most_bytes(const Plan& plan, Space space);
 
 /// When every buffer is alive in a program, persistent ones too: from its first access to its last. What communication
-/// touches last is held on, until the next of its kind. Several lifetimes where the buffer is a ring of one part:
-/// between its last reader and the next writer it holds nothing. What a loop touches and something outside it too lives
-/// through the loop.
+/// touches last is held on, until the next of its kind. Several lifetimes where the buffer is a ring that does not
+/// turn: between its last reader and the next writer it holds nothing. What a loop touches and something outside it too
+/// lives through the loop.
 class Lives {
  public:
   /// Those of buffer i are all[begins[i]] to all[begins[i + 1]], in order.

@@ -44,6 +44,8 @@ const std::vector<Case> kCases{
     {"gpt2", 4, {"strategy={tensor: {degree: 2}, pipeline: {degree: 2}}", "model.with.vocab=33"}},
     {"gpt2", 4, {"strategy={data: {kind: fsdp, secondary: 2}}", "train.batch.micro=1"}},
     {"llama", 2, {"strategy={tensor: {degree: 2, sequence_parallel: true, keep: shard}}"}},
+    {"llama", 2, {"strategy={tensor: {degree: 2, sequence_parallel: true, overlap: true}}", "train.batch.micro=1"}},
+    {"gpt2", 4, {"strategy={tensor: {degree: 2, overlap: true}, pipeline: {degree: 2}}", "train.batch.micro=1"}},
 };
 
 std::string text_of(const Case& one) {

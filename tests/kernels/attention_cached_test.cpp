@@ -116,7 +116,8 @@ TEST_CASE("a sequence in pieces is attended as one") {
 }
 
 TEST_CASE("caches of many keys, which threads share") {
-  for (DType dtype : compute_dtypes()) check_pieces(causal(1, 700, 2, 1, 8, 0, dtype), {697, 1, 1, 1});
+  const std::int64_t keys = runs_are_slow() ? 330 : 700;  // more than a block of a GPU has threads
+  for (DType dtype : compute_dtypes()) check_pieces(causal(1, keys, 2, 1, 8, 0, dtype), {keys - 3, 1, 1, 1});
 }
 
 TEST_CASE("cached: RoPE of neighbours and of a part of a head, softcap, scale, window, values of another size") {

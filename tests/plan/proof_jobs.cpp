@@ -170,6 +170,12 @@ const std::vector<ProofCase>& plain_cases() {
        {ranks(4), "strategy={data: {kind: fsdp, secondary: 2}, offload: {parameters: disk}}",
         "precision.compute=bf16"}},
       {"llama", {ranks(2), "strategy={tensor: {degree: 2, sequence_parallel: true, keep: shard}}"}},
+      {"llama",
+       {ranks(4), "strategy={data: {kind: zero2}, tensor: {degree: 2, sequence_parallel: true, overlap: true}}",
+        "train.batch.micro=1"}},
+      {"gpt2",
+       {ranks(4), "strategy={tensor: {degree: 2, overlap: true}, pipeline: {degree: 2, schedule: zb_h1}}",
+        "train.batch.micro=1"}},
   };
   return cases;
 }

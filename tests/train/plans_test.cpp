@@ -306,5 +306,4 @@ TEST_CASE("pairs of micro-batches say where there are none") {
                  "the 8 samples of a rank make one; a smaller train.batch.micro"));
   CHECK(contains(mistake({"train.batch.global=9", "train.batch.micro=3"}),
                  "the 9 samples of a rank make 3; an even number of samples is needed"));
-  CHECK(contains(mistake({"activation_checkpointing=auto"}), "belong to one strategy"));
 }

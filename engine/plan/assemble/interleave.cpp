@@ -1,4 +1,5 @@
-// 1. A phase is cut behind its collectives: a piece computes and then sends.
+// 1. A phase is cut behind its collectives: a piece computes and then sends. Light pieces that follow one another are
+// one.
 // 2. Where pieces compute in turn much and next to nothing (under sequence parallelism a norm stands between the
 //    scatter of one product and the gather of the next), both collectives around the light piece have to fit beside the
 //    heavy one of the other micro-batch. So a heavy piece beside a light one is cut in its middle, by FLOPs.
@@ -41,6 +42,20 @@ std::vector<Piece> cut_behind_collectives(const Graph& graph, const std::vector<
   return pieces;
 }
 
+// What follows a light piece and is light itself joins it.
+std::vector<Piece> joined_where_light(const std::vector<Piece>& pieces, double least) {
+  std::vector<Piece> joined;
+  for (const Piece& piece : pieces) {
+    if (!joined.empty() && joined.back().flops < least && piece.flops < least) {
+      joined.back().end = piece.end;
+      joined.back().flops += piece.flops;
+    } else {
+      joined.push_back(piece);
+    }
+  }
+  return joined;
+}
+
 // The node of a piece before which about half of its FLOPs are done.
 std::size_t middle(const Piece& piece, const std::vector<double>& flops) {
   double done = 0;
@@ -59,8 +74,9 @@ std::vector<Run> interleave(const Graph& graph, const std::vector<NodeId>& nodes
   std::vector<double> flops;
   double all = 0;
   for (const NodeId id : nodes) all += flops.emplace_back(flops_of(graph, id));
-  const std::vector<Piece> pieces = cut_behind_collectives(graph, nodes, flops);
-  const double least = kLight * all / static_cast<double>(pieces.size());
+  const std::vector<Piece> cut = cut_behind_collectives(graph, nodes, flops);
+  const double least = kLight * all / static_cast<double>(cut.size());
+  const std::vector<Piece> pieces = joined_where_light(cut, least);
   const auto light = [&](std::size_t i) { return i < pieces.size() && pieces[i].flops < least; };
   std::vector<std::pair<std::size_t, std::size_t>> parts;
   bool halves = false;
