@@ -75,6 +75,8 @@ bool gelu_is_tanh(const Signature& signature) {
   return form == "tanh";
 }
 
+bool glu_is_gelu(const Signature& signature) { return text(signature, "activation") == "gelu"; }
+
 float activation_number(const Signature& signature) {
   for (const AttributeDef& def : record(signature.op).attributes)
     if (def.type == AttributeDef::Type::real) return static_cast<float>(real(signature, def.name));

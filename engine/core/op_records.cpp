@@ -140,6 +140,11 @@ OpRecord activation_grad(Op op, const Operands& operands, AttributeDefs attribut
   return {.op = op, .traits = {backward}, .operands = operands, .attributes = std::move(attributes), .work = work};
 }
 
+AttributeDefs glu_attributes() {
+  return {{.name = "activation", .type = Type::choice, .otherwise = std::string("silu"), .choices = {"silu", "gelu"}},
+          approximate(false)};
+}
+
 AttributeDefs attention_attributes(bool in_file) {
   AttributeDefs all{integer("heads"),     integer("kv_heads", "as many as heads"),
                     flag("causal", true), real("scale", "1/√head_dim"),
@@ -565,6 +570,18 @@ OpRecord make(Op op) {
       return activation_grad(op, kGradOfOutput);
     case Op::softcap_grad:
       return activation_grad(op, kGradOfOutput, {cap()});
+    // Of gated feed-forward parts: SwiGLU and GEGLU. Source: Shazeer, "GLU Variants Improve Transformer", 2020.
+    case Op::glu:
+      return {.op = op,
+              .operands = {in("gate", "c"), in("up", "c"), out("y", "c", "gate up")},
+              .attributes = glu_attributes(),
+              .note = "activation(gate) · up"};
+    case Op::glu_grad:
+      return {.op = op,
+              .traits = {backward},
+              .operands = {in("dy", "c"), in("gate", "c"), in("up", "c"), out("dgate", "c", "dy gate"),
+                           out("dup", "c", "dy up")},
+              .attributes = glu_attributes()};
     case Op::add:
       return {.op = op, .traits = {graph_file}, .operands = kBinary, .work = WorkClass::own};
     case Op::mul:

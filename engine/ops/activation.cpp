@@ -1,5 +1,6 @@
 // gelu, relu, silu, tanh, sigmoid, softcap: elementwise functions of one input. The gradients of gelu and silu read x,
-// those of the others y, so that only one of x and y is saved.
+// those of the others y, so that only one of x and y is saved. glu: an activation times a second input, of which
+// neither the activation nor the product is saved.
 #include "engine/ops/common.h"
 
 namespace trainer::define {
@@ -28,6 +29,25 @@ OpDef unary(Op op, Op grad, bool grad_reads_output) {
   return def;
 }
 
+/// Linear in up.
+Placed shard_glu(const Graph&, const Node& node, Placing in) {
+  if (in[0].is_shard() && in[0] == in[1]) return all(node, in[0]);
+  if (in[0].is_replicate() && in[1].is_partial()) return all(node, in[1]);
+  return {};
+}
+
+/// Linear in dy.
+Placed shard_glu_grad(const Graph&, const Node& node, Placing in) {
+  if (in[0].is_shard() && in[0] == in[1] && in[0] == in[2]) return all(node, in[0]);
+  if (in[0].is_partial() && in[1].is_replicate() && in[2].is_replicate()) return all(node, in[0]);
+  return {};
+}
+
+std::vector<ValueId> gradient_glu(GradientBuilder& build, const Node& node, OutputGradients dy) {
+  return build.node(node, Op::glu_grad, node.attributes, {dy[0], node.inputs[0], node.inputs[1]},
+                    {input_desc(build.graph(), node, 0), input_desc(build.graph(), node, 1)});
+}
+
 OpDef unary_grad(Op op) { return {.op = op, .shard = shard_unary_grad}; }
 
 }  // namespace
@@ -42,6 +62,9 @@ OpDef silu() { return unary(Op::silu, Op::silu_grad, false); }
 OpDef tanh() { return unary(Op::tanh, Op::tanh_grad, true); }
 OpDef sigmoid() { return unary(Op::sigmoid, Op::sigmoid_grad, true); }
 OpDef softcap() { return unary(Op::softcap, Op::softcap_grad, true); }
+
+OpDef glu() { return {.op = Op::glu, .gradient = gradient_glu, .shard = shard_glu}; }
+OpDef glu_grad() { return {.op = Op::glu_grad, .shard = shard_glu_grad}; }
 
 OpDef gelu_grad() { return unary_grad(Op::gelu_grad); }
 OpDef relu_grad() { return unary_grad(Op::relu_grad); }

@@ -3,6 +3,7 @@
 #include "engine/transform/fuse.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "engine/core/op_record.h"
 #include "engine/transform/prune.h"
@@ -39,6 +40,9 @@ class Fusion {
   }
 
   void run() {
+    find_products();
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) gradients_of_gate(i);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) activation_before_product(i);
     for (std::size_t i = 0; i + 1 < graph_.nodes.size(); ++i) add_before_norm(i, i + 1);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) add_after_norm_grad(i);
     for (std::size_t i = 0; target_.fuses_residual() && i < graph_.nodes.size(); ++i) add_after_product(i);
@@ -49,9 +53,10 @@ class Fusion {
 
  private:
   /// Both terms of one shape, as a gradient's sum and a residual connection have them.
-  bool is_plain_add(const Node& node) const {
-    return node.op == Op::add && graph_.value(node.inputs[0]).shape() == graph_.value(node.inputs[1]).shape();
+  bool is_plain(const Node& node, Op op) const {
+    return node.op == op && graph_.value(node.inputs[0]).shape() == graph_.value(node.inputs[1]).shape();
   }
+  bool is_plain_add(const Node& node) const { return is_plain(node, Op::add); }
 
   /// Only of direct neighbours: an addition that moves would hold its terms longer.
   void add_before_norm(std::size_t first, std::size_t second) {
@@ -97,6 +102,77 @@ class Fusion {
       node.attributes.set("residual", true);
       producer_[at(add.outputs[0])] = id;
       taken_[i] = true;
+      return;
+    }
+  }
+
+  static bool gates(Op op) { return op == Op::silu || op == Op::gelu; }
+
+  /// Products of two values of one shape, by the value that is their first input.
+  void find_products() {
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i)
+      if (is_plain(graph_.nodes[i], Op::mul)) products_[graph_.nodes[i].inputs[0]].push_back(i);
+  }
+
+  static Attributes of_gate(const Node& activation) {
+    const bool gelu = activation.op == Op::gelu || activation.op == Op::gelu_grad;
+    Attributes attributes = activation.attributes;
+    attributes.set("activation", std::string(gelu ? "gelu" : "silu"));
+    return attributes;
+  }
+
+  /// The node that made `value`, if it is the activation of `gate`.
+  bool is_activation_of(ValueId value, ValueId gate) const {
+    const NodeId id = producer_[at(value)];
+    return id != kNone && gates(graph_.nodes[at(id)].op) && graph_.nodes[at(id)].inputs[0] == gate;
+  }
+
+  /// y = f(gate) · up has the gradients d = dy · up, of which f' makes gate's, and dy · f(gate): three nodes that
+  /// become one, where the first of the two products is. Nothing reads f(gate) for them any more.
+  void gradients_of_gate(std::size_t i) {
+    const Node& slope = graph_.nodes[i];
+    if (slope.op != Op::silu_grad && slope.op != Op::gelu_grad) return;
+    const ValueId d = slope.inputs[0], gate = slope.inputs[1];
+    const NodeId first = producer_[at(d)];
+    if (first == kNone || reads_[at(d)] != 1 || !is_plain(graph_.nodes[at(first)], Op::mul)) return;
+    const ValueId dy = graph_.nodes[at(first)].inputs[0], up = graph_.nodes[at(first)].inputs[1];
+    for (const std::size_t second : products_[dy]) {
+      const Node& other = graph_.nodes[second];
+      if (second == at(first) || taken_[second] || other.op != Op::mul || !is_activation_of(other.inputs[1], gate))
+        continue;
+      const std::size_t place = std::min(second, at(first));
+      const bool there =
+          producer_[at(gate)] < static_cast<NodeId>(place) && producer_[at(up)] < static_cast<NodeId>(place);
+      if (!there || other.chunk != slope.chunk || graph_.nodes[at(first)].chunk != slope.chunk) continue;
+      const ValueId dgate = slope.outputs[0], dup = other.outputs[0];
+      --reads_[at(other.inputs[1])];
+      Node& node = graph_.nodes[place];
+      taken_[std::max(second, at(first))] = taken_[i] = true;
+      node.attributes = of_gate(slope);
+      node.op = Op::glu_grad;
+      node.inputs = {dy, gate, up};
+      node.outputs = {dgate, dup};
+      producer_[at(dgate)] = producer_[at(dup)] = static_cast<NodeId>(place);
+      return;
+    }
+  }
+
+  /// Where nothing else reads the activation. It is computed where the product is.
+  void activation_before_product(std::size_t i) {
+    Node& product = graph_.nodes[i];
+    if (taken_[i] || !is_plain(product, Op::mul)) return;
+    for (const std::size_t term : {0, 1}) {
+      const ValueId value = product.inputs[term];
+      const NodeId id = producer_[at(value)];
+      if (id == kNone || reads_[at(value)] != 1) continue;
+      const Node& activation = graph_.nodes[at(id)];
+      if (!gates(activation.op) || activation.chunk != product.chunk || activation.backward != product.backward ||
+          activation.recomputed != product.recomputed)
+        continue;
+      product.op = Op::glu;
+      product.inputs = {activation.inputs[0], product.inputs[1 - term]};
+      product.attributes = of_gate(activation);
+      taken_[at(id)] = true;
       return;
     }
   }
@@ -163,6 +239,7 @@ class Fusion {
 
   Graph& graph_;
   const Target& target_;
+  std::unordered_map<ValueId, std::vector<std::size_t>> products_;
   std::vector<bool> taken_;       ///< by node: part of another now
   std::vector<NodeId> producer_;  ///< by value
   std::vector<int> reads_;        ///< by value: how many operands and aliases it is

@@ -10,6 +10,8 @@ namespace trainer {
 /// Rewrites, wherever it is sound and saves a pass:
 ///   s = a + b; y = norm(s)             to  y, s = norm(a, residual b)
 ///   dx = norm_grad(…); g = dx + other  to  g = norm_grad(…, residual other)
+///   y = silu(gate) · up                to  y = glu(gate, up), and its gradients, which no longer read silu(gate), to
+///                                          dgate, dup = glu_grad(dy, gate, up); the same of gelu
 /// where the target's products add another tensor in their pass over the result
 ///   p = linear(x); y = p + other             to  y = linear(x, residual other)
 ///   p = linear_grad_input(dy); g = p + other  to  g = linear_grad_input(dy, residual other)

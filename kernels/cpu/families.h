@@ -14,6 +14,8 @@ using Prepared = std::unique_ptr<Kernel>;
 // kernels/activations.h
 Prepared prepare_activation(const Signature& signature, const Context& context);
 Prepared prepare_activation_grad(const Signature& signature, const Context& context);
+Prepared prepare_glu(const Signature& signature, const Context& context);
+Prepared prepare_glu_grad(const Signature& signature, const Context& context);
 
 // kernels/arithmetic.h
 Prepared prepare_add_mul(const Signature& signature, const Context& context);

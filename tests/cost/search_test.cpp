@@ -210,12 +210,14 @@ TEST_CASE(
 }
 
 TEST_CASE("where nothing fits, what lacks least is planned, and the nearest changes are named") {
-  const CompiledJob compiled = planned(job_of(kLlama8B, 1, "{global: 64}", ""), 17);
+  LoadedJob loaded = job_of(kLlama8B, 1, "{global: 64}", "");
+  loaded.job.data.seq_len = 4096;
+  const CompiledJob compiled = planned(loaded, 17);
   CHECK_FALSE(compiled.fits);
   REQUIRE(compiled.would_fit.size() == 1);
   CHECK(compiled.would_fit.front().overrides == std::vector<std::string>{"cluster.nodes=2"});
   CHECK(compiled.alternatives.front().rejected.empty());
-  const Diagnostic mistake = does_not_fit(job_of(kLlama8B, 1, "{global: 64}", ""), compiled);
+  const Diagnostic mistake = does_not_fit(loaded, compiled);
   CHECK(mistake.message.find(" GiB a rank, and there are 17.0 GiB: ") != std::string::npos);
   CHECK(mistake.message.find("most of it is ") != std::string::npos);
   REQUIRE(mistake.remedies.size() == 1);

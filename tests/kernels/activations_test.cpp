@@ -52,6 +52,23 @@ TEST_CASE("activations and their gradients follow their formulas, in place and n
     }
 }
 
+TEST_CASE("a gate's activation and its product follow their formulas in one pass, in place and not") {
+  for (DType c : compute_dtypes())
+    for (const Shape& shape : kShapes) {
+      const Tensor gate = normal_tensor(shape, 1, 3), up = normal_tensor(shape, 2), dy = normal_tensor(shape, 3);
+      const double absolute = c == DType::bf16 ? 0x1p-9 : (c == DType::f16 ? 0x1p-22 : 0) + 32 * kEpsF32;
+      const auto out = [&](int in_place_of) { return Output{c, shape, bound(c, 16), absolute, in_place_of}; };
+      for (const Attributes& form :
+           {Attributes{{"activation", std::string("silu")}},
+            Attributes{{"activation", std::string("gelu")}, {"approximate", std::string("tanh")}},
+            Attributes{{"activation", std::string("gelu")}, {"approximate", std::string("none")}}}) {
+        for (int in_place : {-1, 0, 1}) hold(Op::glu, form, {{c, gate}, {c, up}}, {out(in_place)});
+        for (const auto& [dgate, dup] : {std::pair(-1, -1), {0, 2}, {1, 0}, {1, 2}})
+          hold(Op::glu_grad, form, {{c, dy}, {c, gate}, {c, up}}, {out(dgate), out(dup)});
+      }
+    }
+}
+
 TEST_CASE("activations of large arguments neither overflow nor lose NaN") {
   const double nan = std::nan("");
   const Tensor x = [&] {

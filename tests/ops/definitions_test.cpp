@@ -45,7 +45,7 @@ TEST_CASE("ops of graph files have shapes, a gradient and a sharding rule; gradi
           (trains || (is_collective(def.op) && def.op != Op::shift) || def.op == Op::batch_norm_apply ||
            def.op == Op::cross_entropy_gathered || def.op == Op::sequence_nll || def.op == Op::dpo_loss ||
            def.op == Op::over_root || def.op == Op::route || def.op == Op::expert_linear || def.op == Op::dispatch ||
-           def.op == Op::combine || def.op == Op::quantized_linear || def.op == Op::cast));
+           def.op == Op::combine || def.op == Op::quantized_linear || def.op == Op::cast || def.op == Op::glu));
     if (def.op < Op::zero) CHECK(static_cast<bool>(def.shard) != composite);
     if (stands_in_no_graph(def.op)) CHECK(!def.shard);
   }

@@ -433,6 +433,9 @@ std::vector<Case> cases() {
   list.push_back(make_case(Op::softcap, {{"cap", 1.5}}, {{4, 6}}, {{4, 6}}));
   for (const char* approximate : {"tanh", "none"})
     list.push_back(make_case(Op::gelu, {{"approximate", std::string(approximate)}}, {{4, 6}}, {{4, 6}}));
+  list.push_back(make_case(Op::glu, {{"activation", std::string("silu")}}, {{4, 6}, {4, 6}}, {{4, 6}}));
+  list.push_back(make_case(Op::glu, {{"activation", std::string("gelu")}, {"approximate", std::string("tanh")}},
+                           {{4, 6}, {4, 6}}, {{4, 6}}));
   return list;
 }
 

@@ -169,18 +169,49 @@ void activation_grad(const Call& c, const std::function<double(double, double)>&
   for (std::int64_t i = 0; i < c.in[0].size(); ++i) c.out[0][i] = f(c.in[0][i], c.in[1][i]);
 }
 
-void gelu(const Call& c) {
-  const bool by_tanh = c.attributes.text("approximate") == "tanh";
-  activation(c, [=](double x) { return by_tanh ? 0.5 * x * (1 + std::tanh(inner(x))) : x * normal_cdf(x); });
+namespace {
+
+using Function = std::function<double(double)>;
+struct WithSlope {
+  Function value, slope;
+};
+
+WithSlope gelu_of(const Call& c) {
+  if (c.attributes.has("approximate") && c.attributes.text("approximate") == "none")
+    return {[](double x) { return x * normal_cdf(x); },
+            [](double x) { return normal_cdf(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }};
+  return {[](double x) { return 0.5 * x * (1 + std::tanh(inner(x))); },
+          [](double x) {
+            const double t = std::tanh(inner(x));
+            return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner_slope(x);
+          }};
 }
 
+WithSlope gate_of(const Call& c) {
+  if (c.attributes.has("activation") && c.attributes.text("activation") == "gelu") return gelu_of(c);
+  const Function sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  return {[=](double x) { return x * sigmoid(x); }, [=](double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }};
+}
+
+}  // namespace
+
+void gelu(const Call& c) { activation(c, gelu_of(c).value); }
+
 void gelu_grad(const Call& c) {
-  const bool by_tanh = c.attributes.text("approximate") == "tanh";
-  activation_grad(c, [=](double dy, double x) {
-    if (!by_tanh) return dy * (normal_cdf(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi));
-    const double t = std::tanh(inner(x));
-    return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * inner_slope(x));
-  });
+  activation_grad(c, [slope = gelu_of(c).slope](double dy, double x) { return dy * slope(x); });
+}
+
+void glu(const Call& c) {
+  binary(c, [value = gate_of(c).value](double gate, double up) { return value(gate) * up; });
+}
+
+void glu_grad(const Call& c) {
+  const auto [value, slope] = gate_of(c);
+  const Tensor &dy = c.in[0], &gate = c.in[1], &up = c.in[2];
+  for (std::int64_t i = 0; i < dy.size(); ++i) {
+    c.out[0][i] = dy[i] * up[i] * slope(gate[i]);
+    c.out[1][i] = dy[i] * value(gate[i]);
+  }
 }
 
 void binary(const Call& c, const std::function<double(double, double)>& f) {

@@ -77,6 +77,10 @@ void dispatch(Op op, const Call& call) {
     case Op::softcap_grad:
       return activation_grad(
           call, [cap = call.attributes.real("cap")](double dy, double y) { return dy * (1 - y / cap * (y / cap)); });
+    case Op::glu:
+      return glu(call);
+    case Op::glu_grad:
+      return glu_grad(call);
     case Op::add:
       return binary(call, [](double a, double b) { return a + b; });
     case Op::mul:

@@ -75,6 +75,8 @@ void activation(const Call&, const std::function<double(double)>&);
 void activation_grad(const Call&, const std::function<double(double dy, double saved)>&);
 void gelu(const Call&);
 void gelu_grad(const Call&);
+void glu(const Call&);
+void glu_grad(const Call&);
 void binary(const Call&, const std::function<double(double, double)>&);
 void sum_leading(const Call&);
 void dropout(const Call&);

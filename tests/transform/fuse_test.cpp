@@ -180,6 +180,20 @@ TEST_CASE("a sum with what a product gave is part of the product where the targe
   CHECK(graph.nodes.size() + 6 == plain.nodes.size());
 }
 
+TEST_CASE("a gate's activation, its product and their gradients are two passes, and the activation is never kept") {
+  using Mode = RecomputePolicy::Mode;
+  for (Mode mode : {Mode::none, Mode::selective, Mode::full}) {
+    Graph graph = models()[1];
+    differentiate(graph, DType::f32);
+    recompute(graph, {mode});
+    fuse(graph, kBoth);
+    const auto count = [&](Op op) { return std::ranges::count(graph.nodes, op, &Node::op); };
+    CHECK(count(Op::glu) == (mode == Mode::none ? 2 : 4));
+    CHECK(count(Op::glu_grad) == 2);
+    for (const Op op : {Op::silu, Op::silu_grad, Op::mul}) CHECK(count(op) == 0);
+  }
+}
+
 TEST_CASE("every residual connection of GPT-2 and Llama is part of a norm, forward and backward") {
   for (Graph graph : models()) {
     CAPTURE(graph.name);

@@ -503,7 +503,8 @@ std::vector<Signature> cases_from_memory(Effort effort, const std::vector<std::s
   cases.add(elementwise(Op::gelu, 1, {{"approximate", std::string("tanh")}}), large);
   cases.add(elementwise(Op::gelu_grad, 2, {{"approximate", std::string("tanh")}}), large);
   cases.add(elementwise(Op::silu, 1), large);
-  for (Op op : {Op::silu_grad, Op::add, Op::mul}) cases.add(elementwise(op, 2), large);
+  for (Op op : {Op::silu_grad, Op::add, Op::mul, Op::glu}) cases.add(elementwise(op, 2), large);
+  cases.add(elementwise(Op::glu_grad, 4), large);
   for (const Make& make : {Make(cross_entropy), Make(cross_entropy_grad)}) cases.add(make, crossed({256}, {256, 8192}));
   for (Layout layout : {Layout::packed, Layout::packed_transposed}) cases.add(pack_weight(layout), large, DType::bf16);
   for (const Make& make : {Make(sum_squares), Make(optimizer(Op::adamw, false)), Make(optimizer(Op::adamw, true))})

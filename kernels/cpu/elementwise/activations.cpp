@@ -17,6 +17,12 @@ Function function_of(const Signature& signature) {
   return {signature.op, gelu && !gelu_is_tanh(signature), activation_number(signature)};
 }
 
+// The activation of a glu.
+Function gate_function(const Signature& signature) {
+  const bool gelu = glu_is_gelu(signature);
+  return {gelu ? Op::gelu : Op::silu, gelu && !gelu_is_tanh(signature)};
+}
+
 }  // namespace
 
 Prepared prepare_activation(const Signature& signature, const Context& context) {
@@ -47,6 +53,37 @@ Prepared prepare_activation_grad(const Signature& signature, const Context& cont
   return make_kernel([=](const Call& call) {
     parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
       loop(f, bf16, operand<void>(call, 0), operand<void>(call, 1), operand<void>(call, 2), begin, end);
+    });
+  });
+}
+
+Prepared prepare_glu(const Signature& signature, const Context& context) {
+  expect_operands(signature, 3);
+  expect_alike(signature, {0, 1, 2});
+  const bool bf16 = expect_compute_dtype(signature, 0);
+  const Function f = gate_function(signature);
+  const std::int64_t count = signature.operands[0].elements();
+  const int threads = threads_for(3 * signature.operands[0].bytes(), context.threads);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, glu);
+  return make_kernel([=](const Call& call) {
+    parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
+      loop(f, bf16, operand<void>(call, 0), operand<void>(call, 1), operand<void>(call, 2), begin, end);
+    });
+  });
+}
+
+Prepared prepare_glu_grad(const Signature& signature, const Context& context) {
+  expect_operands(signature, 5);
+  expect_alike(signature, {0, 1, 2, 3, 4});
+  const bool bf16 = expect_compute_dtype(signature, 0);
+  const Function f = gate_function(signature);
+  const std::int64_t count = signature.operands[0].elements();
+  const int threads = threads_for(5 * signature.operands[0].bytes(), context.threads);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, glu_grad);
+  return make_kernel([=](const Call& call) {
+    parallel_ranges(count, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
+      loop(f, bf16, operand<void>(call, 0), operand<void>(call, 1), operand<void>(call, 2), operand<void>(call, 3),
+           operand<void>(call, 4), begin, end);
     });
   });
 }

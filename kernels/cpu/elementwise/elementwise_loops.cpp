@@ -246,6 +246,53 @@ bool repeated_of(const Function& f, const T* a, const T* b, T* y, std::int64_t p
   }
 }
 
+template <typename Fn, typename T>
+void glu_loop(const T* gate, const T* up, T* y, std::int64_t begin, std::int64_t end) {
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
+    store(y + i, Fn::template of<T>(load(gate + i)) * load(up + i));
+  });
+}
+
+// All of an element is read before any of it is written.
+template <typename Fn, typename Grad, typename T>
+void glu_grad_loop(const T* dy, const T* gate, const T* up, T* dgate, T* dup, std::int64_t begin, std::int64_t end) {
+  for_each_vector(begin, end, [&](std::int64_t i, auto load, auto store) {
+    const F32 d = load(dy + i), x = load(gate + i), u = load(up + i);
+    store(dgate + i, Grad::template of<T>(d * u, x));
+    store(dup + i, d * Fn::template of<T>(x));
+  });
+}
+
+template <typename T>
+bool glu_of(const Function& f, const T* gate, const T* up, T* y, std::int64_t begin, std::int64_t end) {
+  switch (f.op) {
+    case Op::gelu:
+      f.exact ? glu_loop<GeluErf>(gate, up, y, begin, end) : glu_loop<GeluTanh>(gate, up, y, begin, end);
+      return true;
+    case Op::silu:
+      glu_loop<Silu>(gate, up, y, begin, end);
+      return true;
+    default:
+      return false;
+  }
+}
+
+template <typename T>
+bool glu_grad_of(const Function& f, const T* dy, const T* gate, const T* up, T* dgate, T* dup, std::int64_t begin,
+                 std::int64_t end) {
+  switch (f.op) {
+    case Op::gelu:
+      f.exact ? glu_grad_loop<GeluErf, GeluErfGrad>(dy, gate, up, dgate, dup, begin, end)
+              : glu_grad_loop<GeluTanh, GeluTanhGrad>(dy, gate, up, dgate, dup, begin, end);
+      return true;
+    case Op::silu:
+      glu_grad_loop<Silu, SiluGrad>(dy, gate, up, dgate, dup, begin, end);
+      return true;
+    default:
+      return false;
+  }
+}
+
 template <typename T>
 void scale_of(const T* x, float factor, T* y, std::int64_t begin, std::int64_t end) {
   const F32 by = splat(factor);
@@ -263,6 +310,22 @@ bool binary(const Function& f, bool bf16, const void* a, const void* b, void* y,
   if (bf16)
     return binary_of(f, static_cast<const Bf16*>(a), static_cast<const Bf16*>(b), static_cast<Bf16*>(y), begin, end);
   return binary_of(f, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(y), begin, end);
+}
+
+bool glu(const Function& f, bool bf16, const void* gate, const void* up, void* y, std::int64_t begin,
+         std::int64_t end) {
+  if (bf16)
+    return glu_of(f, static_cast<const Bf16*>(gate), static_cast<const Bf16*>(up), static_cast<Bf16*>(y), begin, end);
+  return glu_of(f, static_cast<const float*>(gate), static_cast<const float*>(up), static_cast<float*>(y), begin, end);
+}
+
+bool glu_grad(const Function& f, bool bf16, const void* dy, const void* gate, const void* up, void* dgate, void* dup,
+              std::int64_t begin, std::int64_t end) {
+  const auto run = [&]<typename T>(T) {
+    return glu_grad_of(f, static_cast<const T*>(dy), static_cast<const T*>(gate), static_cast<const T*>(up),
+                       static_cast<T*>(dgate), static_cast<T*>(dup), begin, end);
+  };
+  return bf16 ? run(Bf16{}) : run(float{});
 }
 
 bool binary_repeated(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t period,

@@ -23,6 +23,11 @@ DECLARE_BY_ISA(
     /// y[i] = f(a[i], b[i]); gradients take dy as a and x or y as b.
     bool binary(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t begin,
                 std::int64_t end);
+    /// y[i] = f(gate[i]) · up[i], for f of silu or gelu; and its gradients.
+    bool glu(const Function& f, bool bf16, const void* gate, const void* up, void* y, std::int64_t begin,
+             std::int64_t end);
+    bool glu_grad(const Function& f, bool bf16, const void* dy, const void* gate, const void* up, void* dgate,
+                  void* dup, std::int64_t begin, std::int64_t end);
     /// y[i] = f(a[i], b[i mod period]), for add and mul.
     bool binary_repeated(const Function& f, bool bf16, const void* a, const void* b, void* y, std::int64_t period,
                          std::int64_t begin, std::int64_t end);

@@ -86,6 +86,48 @@ __global__ void __launch_bounds__(kThreads) backward(F f, const T* dy, const T* 
   }
 }
 
+// y may be either.
+template <typename F, typename T>
+__global__ void __launch_bounds__(kThreads) glu_forward(F f, const T* gate, const T* up, T* y, std::int64_t count) {
+  constexpr int kN = kVector<T>;
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kN;
+  if (first + kN <= count) {
+    const Vec<T, kN> u = load<kN>(up, first / kN);
+    Vec<T, kN> v = load<kN>(gate, first / kN);
+#pragma unroll
+    for (int i = 0; i < kN; ++i) v[i] = from_f32<T>(f(to_f32(v[i])) * to_f32(u[i]));
+    store(y, first / kN, v);
+  } else {
+    for (std::int64_t i = first; i < count; ++i) y[i] = from_f32<T>(f(to_f32(gate[i])) * to_f32(up[i]));
+  }
+}
+
+// dgate and dup may each be an operand: a thread reads all of its elements before it writes one.
+template <typename F, typename T>
+__global__ void __launch_bounds__(kThreads)
+    glu_backward(F f, const T* dy, const T* gate, const T* up, T* dgate, T* dup, std::int64_t count) {
+  constexpr int kN = kVector<T>;
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kN;
+  if (first + kN <= count) {
+    Vec<T, kN> d = load<kN>(dy, first / kN), g = load<kN>(gate, first / kN);
+    const Vec<T, kN> u = load<kN>(up, first / kN);
+#pragma unroll
+    for (int i = 0; i < kN; ++i) {
+      const float dyi = to_f32(d[i]), x = to_f32(g[i]);
+      g[i] = from_f32<T>(dyi * to_f32(u[i]) * f.gradient(x));
+      d[i] = from_f32<T>(dyi * f(x));
+    }
+    store(dgate, first / kN, g);
+    store(dup, first / kN, d);
+  } else {
+    for (std::int64_t i = first; i < count; ++i) {
+      const float dyi = to_f32(dy[i]), x = to_f32(gate[i]), u = to_f32(up[i]);
+      dgate[i] = from_f32<T>(dyi * u * f.gradient(x));
+      dup[i] = from_f32<T>(dyi * f(x));
+    }
+  }
+}
+
 // ---- Host ----
 
 template <typename Fn>
@@ -114,6 +156,13 @@ decltype(auto) with_function(const Signature& signature, Fn&& fn) {
     default:
       UNREACHABLE(describe(signature) + " is no activation");
   }
+}
+
+// With the activation of a glu.
+template <typename Fn>
+decltype(auto) with_gate(const Signature& signature, Fn&& fn) {
+  if (!glu_is_gelu(signature)) return fn(Silu{});
+  return gelu_is_tanh(signature) ? fn(GeluTanh{}) : fn(GeluErf{});
 }
 
 template <typename T>
@@ -145,6 +194,34 @@ Prepared prepare_activation_grad(const Signature& signature, const Context&) {
       return make_kernel([count, f](const Call& call) {
         launch(call, grid_for<T>(count), backward<F, T>, f, operand<T>(call, 0), operand<T>(call, 1),
                operand<T>(call, 2), count);
+      });
+    });
+  });
+}
+
+Prepared prepare_glu(const Signature& signature, const Context&) {
+  expect_operands(signature, 3);
+  expect_alike(signature, {0, 1, 2});
+  const std::int64_t count = signature.operands[0].elements();
+  return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
+    return with_gate(signature, [&]<typename F>(F f) -> Prepared {
+      return make_kernel([count, f](const Call& call) {
+        launch(call, grid_for<T>(count), glu_forward<F, T>, f, operand<T>(call, 0), operand<T>(call, 1),
+               operand<T>(call, 2), count);
+      });
+    });
+  });
+}
+
+Prepared prepare_glu_grad(const Signature& signature, const Context&) {
+  expect_operands(signature, 5);
+  expect_alike(signature, {0, 1, 2, 3, 4});
+  const std::int64_t count = signature.operands[0].elements();
+  return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) {
+    return with_gate(signature, [&]<typename F>(F f) -> Prepared {
+      return make_kernel([count, f](const Call& call) {
+        launch(call, grid_for<T>(count), glu_backward<F, T>, f, operand<T>(call, 0), operand<T>(call, 1),
+               operand<T>(call, 2), operand<T>(call, 3), operand<T>(call, 4), count);
       });
     });
   });
