@@ -135,7 +135,8 @@ TEST_CASE("working copies on the host come for each use: the same bits, issued a
 TEST_CASE("activations on the host: the same bits, issued and captured, in every order that the events allow") {
   for (const std::string mode : {"none", "full"}) {
     CAPTURE(mode);
-    const tests::Overrides more{"model.with.layers=4", "activation_checkpointing.mode=" + mode, "train.batch.micro=1"};
+    const tests::Overrides more{"model.with.layers=4", "activation_checkpointing.mode=" + mode, "train.batch.micro=1",
+                                "train.steps=6"};
     const Trained plain = run(tests::gpu_job(jobs(), "llama", "gpu", fresh(more)));
     const GpuJob job =
         tests::gpu_job(jobs(), "llama", "host",

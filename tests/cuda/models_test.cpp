@@ -28,6 +28,8 @@ Overrides with(Overrides overrides, const Overrides& more) {
   return overrides;
 }
 
+// Half of the steps that f32 trains for: on the emulated GPU they take their time.
+const Overrides kFew{"train.steps=10"};
 const Overrides kPlain{"checkpoint.resume=none", "strategy=ddp", "train.batch.micro=2", "train.steps=20"};
 
 Trained on_gpu(const std::string& name, const Overrides& more = {}, std::uint64_t order = 0) {
@@ -88,11 +90,11 @@ TEST_CASE("dropout drops on a GPU what it drops on the CPU, and held-out data ha
 TEST_CASE("models in bf16 follow the CPU's losses within 2%, those in f16 with a dynamic scale the CPU's in f32") {
   for (const char* name : {"gpt2", "llama", "mlp"}) {
     CAPTURE(name);
-    CHECK(largest_relative(on_gpu(name, {"precision.compute=bf16"}).loss,
-                           on_cpu(name, {"precision.compute=bf16"}).loss) <= 0.02);
-    const Trained half = on_gpu(name, {"precision.compute=f16", "precision.loss_scale=dynamic"});
-    const Trained whole = on_cpu(name);
-    REQUIRE(half.loss.size() == 20);
+    const Overrides bf16 = with(kFew, {"precision.compute=bf16"});
+    CHECK(largest_relative(on_gpu(name, bf16).loss, on_cpu(name, bf16).loss) <= 0.02);
+    const Trained half = on_gpu(name, with(kFew, {"precision.compute=f16", "precision.loss_scale=dynamic"}));
+    const Trained whole = on_cpu(name, kFew);
+    REQUIRE(half.loss.size() == 10);
     // A step that overflowed made no update: the rest is one behind.
     if (half.skipped.empty())
       CHECK(largest_relative(half.loss, whole.loss) <= 0.02);
@@ -109,11 +111,11 @@ TEST_CASE("a model in fp8 trains as one in bf16, within 5%, gives the same bits 
     MESSAGE("skipped: the plans here have the scales of compute capability 9.0");
     return;
   }
-  const Overrides held_out{"data.val={fraction: 0.2}", "eval={every: 10, batches: 2}"};
+  const Overrides held_out = with(kFew, {"data.val={fraction: 0.2}", "eval={every: 5, batches: 2}"});
   const Trained plain = on_gpu("gpt2", with({"precision.compute=bf16"}, held_out));
   const Overrides fp8 = with({"precision={compute: bf16, matmul: fp8}"}, held_out);
   const Trained trained = on_gpu("gpt2", fp8);
-  CHECK(trained.loss.size() == 20);
+  CHECK(trained.loss.size() == 10);
   CHECK(largest_relative(trained.loss, plain.loss) <= 0.05);
   CHECK(trained.loss != plain.loss);
   REQUIRE(trained.evaluations.size() == 2);
@@ -126,7 +128,7 @@ TEST_CASE("every optimizer follows the CPU's") {
   for (const char* optimizer :
        {"sgd, lr: 0.05, momentum: 0.9, nesterov: true", "adam, lr: 0.01, eps: 1.0e-3", "lion, lr: 1.0e-3"}) {
     CAPTURE(optimizer);
-    const Overrides more{"train.optimizer={name: " + std::string(optimizer) + "}"};
+    const Overrides more = with(kFew, {"train.optimizer={name: " + std::string(optimizer) + "}"});
     // Lion takes the sign of a sum, which rounding may turn where it is next to nothing.
     CHECK(largest_relative(on_gpu("gpt2", more).loss, on_cpu("gpt2", more).loss) <=
           (optimizer[0] == 'l' ? 2e-3 : 2e-4));
