@@ -31,9 +31,9 @@ llama3_405b="{layers: 126, dim: 16384, heads: 128, kv_heads: 8, hidden: 53248, v
 three_d() { echo "{data: {kind: $1}, tensor: {degree: 8, sequence_parallel: true}, pipeline: {degree: 16, schedule: $2}}"; }
 job gpt2-124m-ddp-8 gpt2 "$gpt2" 1024 64 4 ddp "{devices_per_node: 8}"
 job gpt2-124m-3d-8 gpt2 "$gpt2" 1024 64 4 "{data: {kind: fsdp}, tensor: {degree: 2, sequence_parallel: true}, pipeline: {degree: 2}}" "{devices_per_node: 8}"
-job llama-405b-16384 llama "$llama3_405b" 8192 2048 1 "$(three_d fsdp 1f1b)" "{nodes: 2048, devices_per_node: 8}"
-job llama-405b-16384-interleaved llama "$llama3_405b" 8192 2048 1 "$(three_d fsdp 'interleaved, virtual_stages: 4')" "{nodes: 2048, devices_per_node: 8}"
-job llama-405b-16384-zero1 llama "$llama3_405b" 8192 2048 1 "$(three_d zero1 1f1b)" "{nodes: 2048, devices_per_node: 8}"
+job llama-405b-16384 llama "$llama3_405b" 8192 2048 1 "$(three_d fsdp 1f1b)" "{hardware: h100-sxm, nodes: 2048, devices_per_node: 8}"
+job llama-405b-16384-interleaved llama "$llama3_405b" 8192 2048 1 "$(three_d fsdp 'interleaved, virtual_stages: 4')" "{hardware: h100-sxm, nodes: 2048, devices_per_node: 8}"
+job llama-405b-16384-zero1 llama "$llama3_405b" 8192 2048 1 "$(three_d zero1 1f1b)" "{hardware: h100-sxm, nodes: 2048, devices_per_node: 8}"
 job llama-65b-512-micro-batches llama "{layers: 80, dim: 8192, heads: 64, kv_heads: 64, hidden: 22016, vocab: 32000}" 2048 1024 1 \
   "{data: {kind: zero1}, tensor: {degree: 8}, pipeline: {degree: 8}}" "{hardware: h100-sxm, nodes: 16, devices_per_node: 8}"
 job zb_h1-16-512-micro-batches llama "{layers: 126, dim: 4096, heads: 32, kv_heads: 8, hidden: 14336, vocab: 128256}" 8192 512 1 \
