@@ -33,7 +33,8 @@ struct Step {
   ResolvedData data;
   double update_us_of_element;
   const OrderedTransfers& transfers;
-  int micro_batches;  // that the schedule numbers: pairs, where they go in pairs
+
+  int actions() const { return candidate.actions(); }
 
   Estimate collective(CollectiveKind kind, Axes axes, double elements) const {
     const SentBySlices sent = sent_by_slices(data, job, kind, elements);
@@ -58,7 +59,7 @@ class StageSketch {
         actions_(schedule_.stages[at(stage)]),
         states_(step.profile.pieces.size()),
         passes_(schedule_.stage_of_chunk.size()) {
-    for (std::size_t chunk = 0; chunk < passes_.size(); ++chunk) passes_[chunk].resize(at(step.micro_batches));
+    for (std::size_t chunk = 0; chunk < passes_.size(); ++chunk) passes_[chunk].resize(at(step.actions()));
     if (step.data.shard_parameters && step.candidate.slices() > 1) list_uses();
   }
 
@@ -142,7 +143,7 @@ class StageSketch {
     awaited_[at(Stream::communication)] = forward                                ? pass.received
                                           : action.kind == Kind::backward_weight ? -1
                                                                                  : pass.received_back;
-    const bool last_pass = action.micro_batch == step_.micro_batches - 1;
+    const bool last_pass = action.micro_batch == step_.actions() - 1;
     if (alone(action)) return alone(action, pass);
     for_each_piece(action, [&](std::size_t index) {
       const Piece& piece = step_.profile.pieces[index];
@@ -166,7 +167,7 @@ class StageSketch {
     if (opened_ < uses_.size()) return false;
     if (action.kind == Kind::forward || action.kind == Kind::backward_input) return true;
     const bool each = step_.data.shard_gradients && step_.data.reduce == Reduce::micro_batch;
-    return step_.candidate.token_ranks() == 1 || (!each && action.micro_batch < step_.micro_batches - 1);
+    return step_.candidate.token_ranks() == 1 || (!each && action.micro_batch < step_.actions() - 1);
   }
 
   void alone(const Action& action, Pass& pass) {
@@ -445,8 +446,7 @@ double Sketcher::played(const Candidate& candidate, const Profile& profile) {
                   *space_.job,
                   scorer_.resolved(candidate),
                   (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6,
-                  transfers_of(pipelined.schedule),
-                  candidate.actions()};
+                  transfers_of(pipelined.schedule)};
   Plan plan;
   plan.mesh = candidate.mesh;
   std::vector<OwnTimes> own(pipelined.schedule->stages.size());

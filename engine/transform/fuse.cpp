@@ -1,5 +1,5 @@
-// Pattern by pattern, each one pass over the nodes. A node that is taken up by another is emptied first and dropped at
-// the end.
+// Pattern by pattern, each one pass over the nodes. A node that another has taken up is marked, is part of no other
+// pattern, and is dropped at the end.
 #include "engine/transform/fuse.h"
 
 #include <algorithm>
@@ -190,7 +190,7 @@ class Fusion {
     const bool together = linear.chunk == gelu.chunk && linear.backward == gelu.backward;
     const bool neighbours =
         together && linear.op == Op::linear && gelu.inputs[0] == linear.outputs[0] && !flag(linear, "residual");
-    if (!neighbours || !is_epilogue(gelu, Op::gelu) || !linear.once.empty()) return;
+    if (taken_[second] || !neighbours || !is_epilogue(gelu, Op::gelu) || !linear.once.empty()) return;
     linear.attributes.set("gelu", true);
     const ValueId pre = linear.outputs[0];
     linear.outputs[0] = gelu.outputs[0];
@@ -205,7 +205,7 @@ class Fusion {
   /// What the activation read must be there before the product, and nothing else may read what the product was.
   void gelu_grad_after_product(std::size_t i) {
     const Node& gelu = graph_.nodes[i];
-    if (gelu.op != Op::gelu_grad || !is_epilogue(gelu, Op::gelu_grad)) return;
+    if (taken_[i] || gelu.op != Op::gelu_grad || !is_epilogue(gelu, Op::gelu_grad)) return;
     const ValueId dy = gelu.inputs[0], pre = gelu.inputs[1];
     const NodeId product_id = producer_[at(dy)];
     if (product_id == kNone || producer_[at(pre)] >= product_id || reads_[at(dy)] != 1) return;

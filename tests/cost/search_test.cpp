@@ -73,6 +73,12 @@ CompiledJob planned(const LoadedJob& loaded, double memory_gib = 76) {
                  Purpose::train);
 }
 
+// The same of sequences of another length.
+LoadedJob of_length(std::int64_t seq_len, LoadedJob loaded) {
+  loaded.job.data.seq_len = seq_len;
+  return loaded;
+}
+
 const std::string kSmall =
     "{graph: models/gpt2.yaml, with: {layers: 4, heads: 8, dim: 512, vocab: 8192, context: 2048}}";
 const std::string kLlama8B =
@@ -210,8 +216,7 @@ TEST_CASE(
 }
 
 TEST_CASE("where nothing fits, what lacks least is planned, and the nearest changes are named") {
-  LoadedJob loaded = job_of(kLlama8B, 1, "{global: 64}", "");
-  loaded.job.data.seq_len = 4096;
+  const LoadedJob loaded = of_length(4096, job_of(kLlama8B, 1, "{global: 64}", ""));
   const CompiledJob compiled = planned(loaded, 17);
   CHECK_FALSE(compiled.fits);
   REQUIRE(compiled.would_fit.size() == 1);
@@ -528,9 +533,7 @@ TEST_CASE("where a job leaves it open, keeping shards is a choice of its own, an
 // Two samples leave nothing but cutting layers to eight ranks.
 TEST_CASE("pairs of micro-batches are looked at where layers are cut, and chosen where what they hide is much") {
   const auto chosen = [](const std::string& strategy) {
-    LoadedJob loaded = job_of(kLlama8B, 1, "{global: 2, micro: 1}", strategy);
-    loaded.job.data.seq_len = 8192;
-    return planned(loaded);
+    return planned(of_length(8192, job_of(kLlama8B, 1, "{global: 2, micro: 1}", strategy)));
   };
   const CompiledJob pairs = chosen("strategy: auto\n");
   REQUIRE(pairs.plan.mesh.size(Axis::tensor) == 8);
@@ -550,9 +553,7 @@ TEST_CASE("pairs of micro-batches are looked at where layers are cut, and chosen
 // The last of the ranks that gather has nearly twice the mean's attention, which is most of such a step.
 TEST_CASE("rings are looked at beside gathers, and chosen where attention is most of a step") {
   const auto chosen = [](const std::string& strategy) {
-    LoadedJob loaded = job_of(kLlama8B, 2, "{global: 2}", strategy);
-    loaded.job.data.seq_len = 524288;
-    return planned(loaded);
+    return planned(of_length(524288, job_of(kLlama8B, 2, "{global: 2}", strategy)));
   };
   const CompiledJob ring = chosen("strategy: auto\n");
   REQUIRE(ring.plan.mesh.size(Axis::context) > 1);

@@ -194,6 +194,21 @@ TEST_CASE("a gate's activation, its product and their gradients are two passes, 
   }
 }
 
+TEST_CASE("a gate's GELU is part of the product behind it, and of no product before it") {
+  Graph forward = models()[1];
+  for (Node& node : forward.nodes)
+    if (node.op == Op::silu) node.op = Op::gelu, node.attributes.set("approximate", std::string("tanh"));
+  Graph trained = forward;
+  differentiate(trained, DType::f32);
+  for (Graph* graph : {&forward, &trained}) {
+    const Graph plain = *graph;
+    fuse(*graph, kBoth);
+    CHECK(count(*graph, Op::glu) == 2);
+    CHECK(count(*graph, Op::gelu) + count(*graph, Op::linear, "gelu") == 0);
+    check_same(plain, *graph);
+  }
+}
+
 TEST_CASE("every residual connection of GPT-2 and Llama is part of a norm, forward and backward") {
   for (Graph graph : models()) {
     CAPTURE(graph.name);
