@@ -1,13 +1,16 @@
 // Ranks as threads: every member publishes where its data lies, and each reads the others' memory directly. An
 // all-reduce is a reduce-scatter (member i sums slice i of everyone, in rank order) whose result member i writes to
 // everyone: 2 (n − 1) / n of the data crosses each member's edge, as in a ring, with two barriers and no copy aside.
-// Messages of the control channel lie in a queue for each pair of ranks.
+// Messages lie in a mailbox for each pair of ranks. Every group and mailbox has a counter of its own to wait on, so
+// that an event wakes only the threads that it concerns.
 #include <algorithm>
-#include <condition_variable>
+#include <atomic>
 #include <cstring>
-#include <deque>
+#include <list>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "engine/comm/host_communicator.h"
 #include "engine/comm/sums.h"
@@ -16,110 +19,207 @@
 namespace trainer {
 namespace {
 
+// A count of events, for threads that wait for the next one. A thread reads the count before it looks whether it has to
+// wait at all; an event in between ends the wait. The lowest bit says that no wait may block any more, so the count
+// goes in steps of two; it may wrap.
+class Events {
+ public:
+  std::uint32_t count() const { return count_.load(std::memory_order_acquire); }
+  void add() {
+    count_.fetch_add(2, std::memory_order_acq_rel);
+    count_.notify_all();
+  }
+  void end() {
+    count_.fetch_or(kEnded, std::memory_order_acq_rel);
+    count_.notify_all();
+  }
+  // Returns once the count is another than `seen`, at once after end(). Spins for a moment first: most waits are short.
+  void wait_past(std::uint32_t seen) const {
+    if ((seen & kEnded) != 0) return;
+    for (int spin = 0; spin < 2000; ++spin)
+      if (count() != seen) return;
+    count_.wait(seen, std::memory_order_acquire);
+  }
+
+ private:
+  static constexpr std::uint32_t kEnded = 1;
+  std::atomic<std::uint32_t> count_{0};
+};
+
+// What one thread puts and another takes, in order.
+template <typename T>
+struct Mailbox {
+  void put(T one) {
+    {
+      const std::lock_guard lock(mutex);
+      queue.push_back(std::move(one));
+    }
+    arrived.add();
+  }
+  std::optional<T> try_take() {
+    const std::lock_guard lock(mutex);
+    if (queue.empty()) return std::nullopt;
+    T one = std::move(queue.front());
+    queue.pop_front();
+    return one;
+  }
+
+  std::mutex mutex;
+  std::list<T> queue;  // which takes no memory while it is empty: there is a mailbox for each two ranks
+  Events arrived;
+};
+
+// How much of what a rank sends waits for others to copy it. It outlives the rank's calls, which an abort may end.
+struct Outbox {
+  std::atomic<int> parcels = 0;
+  Events taken;
+};
+
+struct Parcel {
+  const void* data = nullptr;
+  std::int64_t bytes = 0;
+  Outbox* from = nullptr;
+};
+
+// A group's members, and where their data lies.
+struct Members {
+  explicit Members(std::size_t size) : inputs(size), outputs(size) {}
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
+  std::atomic<std::size_t> arrived = 0;
+  Events rounds;  // barriers that all have reached
+};
+
 // Released for good once someone aborts.
-struct World {
-  explicit World(int size) : world_size(size) {}
+class World {
+ public:
+  explicit World(int size) : size_(size), ranks_(ranks()), parcels_(ranks() * ranks()), told_(ranks() * ranks()) {}
+
+  int size() const { return size_; }
 
   void abort(const std::string& why) {
-    const std::lock_guard lock(mutex);
-    if (!aborted) reason = why;
-    aborted = true;
-    changed.notify_all();
-  }
-
-  // Waits under `lock` until `done`, or throws.
-  template <typename Done>
-  void wait(std::unique_lock<std::mutex>& lock, Done&& done) {
-    changed.wait(lock, [&] { return aborted || done(); });
-    if (aborted) throw AbortedError(reason);
-  }
-
-  struct Shared {  // of one group
-    explicit Shared(std::size_t size) : inputs(size), outputs(size) {}
-    std::vector<const void*> inputs;
-    std::vector<void*> outputs;
-    std::size_t arrived = 0;
-    std::uint64_t round = 0;
-  };
-
-  void arrive(Shared& shared) {
-    std::unique_lock lock(mutex);
-    if (aborted) throw AbortedError(reason);
-    const std::uint64_t round = shared.round;
-    if (++shared.arrived == shared.inputs.size()) {
-      shared.arrived = 0;
-      ++shared.round;
-      changed.notify_all();
-      return;
+    const std::lock_guard lock(mutex_);
+    if (aborted_.load(std::memory_order_relaxed)) return;
+    reason_ = why;
+    aborted_.store(true, std::memory_order_release);
+    for (const auto& [ranks, members] : groups_) members->rounds.end();
+    for (Mailbox<Parcel>& box : parcels_) box.arrived.end();
+    for (Mailbox<control::Message>& box : told_) box.arrived.end();
+    for (OfRank& rank : ranks_) {
+      rank.given.arrived.end();
+      rank.giving.taken.end();
+      rank.sending.taken.end();
     }
-    wait(lock, [&] { return shared.round != round; });
   }
 
-  struct Message {
-    const void* data;
-    std::int64_t bytes;
-    bool* taken;
+  std::shared_ptr<Members> group(const std::vector<int>& ranks) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<Members>& members = groups_[ranks];
+    if (!members) members = std::make_shared<Members>(ranks.size());
+    if (aborted_.load(std::memory_order_relaxed)) members->rounds.end();
+    return members;
+  }
+
+  // Returns when every member is here.
+  void meet(Members& members) const {
+    const std::uint32_t round = members.rounds.count();
+    if (members.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == members.inputs.size()) {
+      members.arrived.store(0, std::memory_order_relaxed);
+      members.rounds.add();
+    } else {
+      members.rounds.wait_past(round);
+    }
+    go_on();
+  }
+
+  void tell(int from, int to, control::Message message) { told_[pair(from, to)].put(std::move(message)); }
+  control::Message hear(int from, int to) { return next(told_[pair(from, to)]); }
+
+  // Memory on its way: in programs, from a rank to another.
+  void send(int from, int to, const void* data, std::int64_t bytes) {
+    put(parcels_[pair(from, to)], of(from).sending, data, bytes);
+  }
+  void receive(int from, int to, void* data, std::int64_t bytes) { copy(parcels_[pair(from, to)], data, bytes); }
+  void wait_until_sent(int from) { wait_until_empty(of(from).sending); }
+
+  // And outside of them, to rank 0.
+  void give(int from, const void* data, std::int64_t bytes) {
+    put(of(from).given, of(from).giving, data, bytes);
+    wait_until_empty(of(from).giving);
+  }
+  void fetch(int from, void* data, std::int64_t bytes) { copy(of(from).given, data, bytes); }
+
+ private:
+  struct OfRank {
+    Outbox sending, giving;
+    Mailbox<Parcel> given;
   };
-  using Messages = std::deque<Message>;
 
-  // Under `lock`, which it gives back while it copies.
-  void take(std::unique_lock<std::mutex>& lock, Messages& queue, void* data, std::int64_t bytes) {
-    wait(lock, [&] { return !queue.empty(); });
-    const Message message = queue.front();
-    queue.pop_front();
-    CHECK(message.bytes == bytes, "a receive has the size of its send");
-    lock.unlock();
-    std::memcpy(data, message.data, static_cast<std::size_t>(bytes));
-    lock.lock();
-    *message.taken = true;
-    changed.notify_all();
+  std::size_t ranks() const { return static_cast<std::size_t>(size_); }
+  std::size_t pair(int from, int to) const {
+    return static_cast<std::size_t>(from) * ranks() + static_cast<std::size_t>(to);
+  }
+  OfRank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  // Throws where someone has aborted.
+  void go_on() const {
+    if (!aborted_.load(std::memory_order_acquire)) return;
+    const std::lock_guard lock(mutex_);
+    throw AbortedError(reason_);
   }
 
-  const int world_size;
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool aborted = false;
-  std::string reason;
-  std::map<std::vector<int>, std::shared_ptr<Shared>> groups;
-  std::map<std::pair<int, int>, Messages> messages;  // from, to
-  // On the control channel.
-  std::map<std::pair<int, int>, std::deque<control::Message>> told;  // from, to
-  std::map<int, Messages> given;                                     // from, to rank 0
+  template <typename T>
+  T next(Mailbox<T>& box) const {
+    for (;;) {
+      const std::uint32_t seen = box.arrived.count();
+      go_on();
+      if (std::optional<T> one = box.try_take()) return std::move(*one);
+      box.arrived.wait_past(seen);
+    }
+  }
+
+  void put(Mailbox<Parcel>& box, Outbox& from, const void* data, std::int64_t bytes) {
+    from.parcels.fetch_add(1, std::memory_order_relaxed);
+    box.put({data, bytes, &from});
+  }
+
+  void copy(Mailbox<Parcel>& box, void* data, std::int64_t bytes) {
+    const Parcel parcel = next(box);
+    CHECK(parcel.bytes == bytes, "a receive has the size of its send");
+    std::memcpy(data, parcel.data, static_cast<std::size_t>(bytes));
+    if (parcel.from->parcels.fetch_sub(1, std::memory_order_acq_rel) == 1) parcel.from->taken.add();
+  }
+
+  void wait_until_empty(const Outbox& box) const {
+    for (;;) {
+      const std::uint32_t seen = box.taken.count();
+      if (box.parcels.load(std::memory_order_acquire) == 0) return;
+      go_on();
+      box.taken.wait_past(seen);
+    }
+  }
+
+  const int size_;
+  std::vector<OfRank> ranks_;
+  std::vector<Mailbox<Parcel>> parcels_;         // by pair()
+  std::vector<Mailbox<control::Message>> told_;  // by pair(), on the control channel
+  std::atomic<bool> aborted_ = false;
+  mutable std::mutex mutex_;  // guards what follows
+  std::string reason_;
+  std::map<std::vector<int>, std::shared_ptr<Members>> groups_;
 };
 
 class ThreadChannel final : public ControlChannel {
  public:
   ThreadChannel(std::shared_ptr<World> world, int rank)
-      : ControlChannel(rank, world->world_size), world_(std::move(world)) {}
+      : ControlChannel(rank, world->size()), world_(std::move(world)) {}
 
  protected:
-  void send(int peer, control::Message message) override {
-    const std::lock_guard lock(world_->mutex);
-    world_->told[{rank(), peer}].push_back(std::move(message));
-    world_->changed.notify_all();
-  }
+  void send(int peer, control::Message message) override { world_->tell(rank(), peer, std::move(message)); }
+  control::Message receive(int peer, const char*) override { return world_->hear(peer, rank()); }
 
-  control::Message receive(int peer, const char*) override {
-    std::unique_lock lock(world_->mutex);
-    std::deque<control::Message>& told = world_->told[{peer, rank()}];
-    world_->wait(lock, [&] { return !told.empty(); });
-    control::Message message = std::move(told.front());
-    told.pop_front();
-    return message;
-  }
-
-  void send_part(const void* data, std::int64_t bytes) override {
-    bool taken = false;
-    std::unique_lock lock(world_->mutex);
-    world_->given[rank()].push_back({data, bytes, &taken});
-    world_->changed.notify_all();
-    world_->wait(lock, [&] { return taken; });
-  }
-
-  void receive_part(const Part& part) override {
-    std::unique_lock lock(world_->mutex);
-    world_->take(lock, world_->given[part.peer], part.data, part.bytes);
-  }
+  void send_part(const void* data, std::int64_t bytes) override { world_->give(rank(), data, bytes); }
+  void receive_part(const Part& part) override { world_->fetch(part.peer, part.data, part.bytes); }
 
  private:
   std::shared_ptr<World> world_;
@@ -130,16 +230,14 @@ class ThreadCommunicator final : public HostCommunicator {
   ThreadCommunicator(std::shared_ptr<World> world, int rank) : world_(std::move(world)), rank_(rank) {}
 
   int rank() const override { return rank_; }
-  int world_size() const override { return world_->world_size; }
+  int world_size() const override { return world_->size(); }
   ControlChannel& control() override { return channel_; }
 
   std::unique_ptr<Group> group(const std::vector<int>& members) override {
     const auto mine = std::find(members.begin(), members.end(), rank_);
     CHECK(mine != members.end(), "a rank belongs to the groups it asks for");
-    const std::lock_guard lock(world_->mutex);
-    auto& shared = world_->groups[members];
-    if (!shared) shared = std::make_shared<World::Shared>(members.size());
-    return std::make_unique<ThreadGroup>(shared, static_cast<std::size_t>(mine - members.begin()), members.size());
+    return std::make_unique<ThreadGroup>(world_->group(members), static_cast<std::size_t>(mine - members.begin()),
+                                         members.size());
   }
 
   void all_reduce(Group& group, DType dtype, void* data, std::int64_t elements) override {
@@ -147,8 +245,8 @@ class ThreadCommunicator final : public HostCommunicator {
     meet(own, data, data);
     const auto [first, last] =
         slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
-    sum_in_rank_order(dtype, own.shared->inputs, first, last, own.shared->outputs, first);
-    world_->arrive(*own.shared);
+    sum_in_rank_order(dtype, own.members->inputs, first, last, own.members->outputs, first);
+    world_->meet(*own.members);
     count_sent(2 * elements * size_of(dtype), own.size);
   }
 
@@ -157,8 +255,8 @@ class ThreadCommunicator final : public HostCommunicator {
     meet(own, input, output);
     const auto [first, last] =
         slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
-    sum_in_rank_order(dtype, own.shared->inputs, first, last, {&output, 1}, 0);
-    world_->arrive(*own.shared);
+    sum_in_rank_order(dtype, own.members->inputs, first, last, {&output, 1}, 0);
+    world_->meet(*own.members);
     count_sent(elements * size_of(dtype), own.size);
   }
 
@@ -167,10 +265,10 @@ class ThreadCommunicator final : public HostCommunicator {
     meet(own, input, output);
     for (std::size_t member = 0; member < own.size; ++member) {
       std::byte* target = static_cast<std::byte*>(output) + static_cast<std::int64_t>(member) * bytes;
-      if (target != own.shared->inputs[member])
-        std::memcpy(target, own.shared->inputs[member], static_cast<std::size_t>(bytes));
+      if (target != own.members->inputs[member])
+        std::memcpy(target, own.members->inputs[member], static_cast<std::size_t>(bytes));
     }
-    world_->arrive(*own.shared);
+    world_->meet(*own.members);
     count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
   }
 
@@ -180,55 +278,51 @@ class ThreadCommunicator final : public HostCommunicator {
     for (std::size_t member = 0; member < own.size; ++member)
       std::memcpy(
           static_cast<std::byte*>(output) + static_cast<std::int64_t>(member) * bytes,
-          static_cast<const std::byte*>(own.shared->inputs[member]) + static_cast<std::int64_t>(own.index) * bytes,
+          static_cast<const std::byte*>(own.members->inputs[member]) + static_cast<std::int64_t>(own.index) * bytes,
           static_cast<std::size_t>(bytes));
-    world_->arrive(*own.shared);
+    world_->meet(*own.members);
     count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
   }
 
   void shift(Group& group, const void* input, void* output, std::int64_t bytes) override {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, input, output);
-    std::memcpy(output, own.shared->inputs[(own.index + own.size - 1) % own.size], static_cast<std::size_t>(bytes));
-    world_->arrive(*own.shared);
+    std::memcpy(output, own.members->inputs[(own.index + own.size - 1) % own.size], static_cast<std::size_t>(bytes));
+    world_->meet(*own.members);
     bytes_sent_ += bytes;
   }
 
   void broadcast(Group& group, void* data, std::int64_t bytes) override {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, data, data);
-    if (own.index != 0) std::memcpy(data, own.shared->inputs[0], static_cast<std::size_t>(bytes));
-    world_->arrive(*own.shared);
+    if (own.index != 0) std::memcpy(data, own.members->inputs[0], static_cast<std::size_t>(bytes));
+    world_->meet(*own.members);
     if (own.index + 1 < own.size) bytes_sent_ += bytes;  // a pipelined ring: all but the last pass it on
   }
 
   void exchange(std::span<const Part> sends, std::span<const Part> receives) override {
-    const std::unique_ptr<bool[]> taken(new bool[sends.size()]());
-    std::unique_lock lock(world_->mutex);
-    for (std::size_t i = 0; i < sends.size(); ++i) {
-      world_->messages[{rank_, sends[i].peer}].push_back({sends[i].data, sends[i].bytes, &taken[i]});
-      bytes_sent_ += sends[i].bytes;
+    for (const Part& part : sends) {
+      world_->send(rank_, part.peer, part.data, part.bytes);
+      bytes_sent_ += part.bytes;
     }
-    world_->changed.notify_all();
-    for (const Part& part : receives) world_->take(lock, world_->messages[{part.peer, rank_}], part.data, part.bytes);
-    world_->wait(lock,
-                 [&] { return std::all_of(taken.get(), taken.get() + sends.size(), [](bool one) { return one; }); });
+    for (const Part& part : receives) world_->receive(part.peer, rank_, part.data, part.bytes);
+    world_->wait_until_sent(rank_);
   }
 
   void abort(const std::string& reason) override { world_->abort(reason); }
 
  private:
   struct ThreadGroup final : Group {
-    ThreadGroup(std::shared_ptr<World::Shared> state, std::size_t i, std::size_t n)
-        : shared(std::move(state)), index(i), size(n) {}
-    std::shared_ptr<World::Shared> shared;
+    ThreadGroup(std::shared_ptr<Members> all, std::size_t i, std::size_t n)
+        : members(std::move(all)), index(i), size(n) {}
+    std::shared_ptr<Members> members;
     std::size_t index, size;
   };
 
   void meet(ThreadGroup& group, const void* input, void* output) {
-    group.shared->inputs[group.index] = input;
-    group.shared->outputs[group.index] = output;
-    world_->arrive(*group.shared);
+    group.members->inputs[group.index] = input;
+    group.members->outputs[group.index] = output;
+    world_->meet(*group.members);
   }
 
   void count_sent(std::int64_t bytes, std::size_t size) {
