@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kUsualContext = 4096;
 
-struct Arguments : JobArguments {
+struct ChatArguments : JobArguments {
   std::string checkpoint, system;
   std::int64_t context = 0, max_tokens = 512;
   Drawing drawing{.temperature = 0.7};
@@ -31,7 +31,7 @@ void set_context(LoadedJob& loaded, std::int64_t asked) {
 
 class Chat {
  public:
-  Chat(const Arguments& arguments, std::shared_ptr<const chat::ChatFormat> format, Sampler& sampler,
+  Chat(const ChatArguments& arguments, std::shared_ptr<const chat::ChatFormat> format, Sampler& sampler,
        std::int64_t classes)
       : arguments_(arguments),
         format_(std::move(format)),
@@ -111,7 +111,7 @@ class Chat {
     return {text, ended};
   }
 
-  const Arguments& arguments_;
+  const ChatArguments& arguments_;
   const std::shared_ptr<const chat::ChatFormat> format_;
   Sampler& sampler_;
   const std::int64_t vocabulary_;
@@ -120,7 +120,7 @@ class Chat {
   std::uint64_t draws_ = 0;
 };
 
-int chat_with(const Arguments& arguments) {
+int chat_with(const ChatArguments& arguments) {
   LoadedJob loaded = arguments.load_to_run();
   const std::string weights = weights_of(arguments, loaded, arguments.checkpoint);
   const auto format = chat_format_of(loaded);
@@ -135,7 +135,7 @@ int chat_with(const Arguments& arguments) {
 
 void add_chat(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("chat", "a conversation with a model");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ChatArguments>();
   arguments->or_checkpoint = true;
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);

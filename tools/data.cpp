@@ -20,7 +20,7 @@
 namespace trainer::tools {
 namespace {
 
-struct Arguments : JobArguments {
+struct DataArguments : JobArguments {
   std::int64_t rows = 3;
   std::int64_t first = 0;
   bool val = false;
@@ -117,7 +117,7 @@ void show(const SampleIds& window, const data::Tokenizer* tokenizer, bool pair, 
   }
 }
 
-int show_data(const Arguments& arguments) {
+int show_data(const DataArguments& arguments) {
   LoadedJob loaded = arguments.load();
   const DataJob& job = loaded.job.data;
   if (!job.is_text() && !job.is_labelled())
@@ -158,7 +158,7 @@ int show_data(const Arguments& arguments) {
 
 void add_data(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("data", "shows samples of a job as the model will see them");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<DataArguments>();
   arguments->add_to(*command);
   command->add_option("--rows", arguments->rows, "samples to show; -1: all of them")
       ->capture_default_str()

@@ -10,16 +10,16 @@
 namespace trainer::tools {
 namespace {
 
-struct Arguments : JobArguments {
+struct EvalArguments : JobArguments {
   std::string checkpoint;
   std::int64_t batches = -1;
 };
 
-std::int64_t batches_of(const Arguments& arguments, const Job& job) {
+std::int64_t batches_of(const EvalArguments& arguments, const Job& job) {
   return arguments.batches >= 0 || !job.eval ? std::max<std::int64_t>(arguments.batches, 0) : job.eval->batches;
 }
 
-int eval(const Arguments& arguments) {
+int eval(const EvalArguments& arguments) {
   if (const std::optional<int> code = run_as_ranks(arguments, Reads::data)) return *code;
   const OwnRank own = join_ranks(arguments, Reads::data);
   const LoadedJob& loaded = own.loaded;
@@ -56,7 +56,7 @@ int eval(const Arguments& arguments) {
 
 void add_eval(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("eval", "loss (and accuracy) on held-out data");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<EvalArguments>();
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);
   add_base_option(*command, *arguments);

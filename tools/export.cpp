@@ -17,7 +17,7 @@
 namespace trainer::tools {
 namespace {
 
-struct Arguments {
+struct ExportArguments {
   std::string checkpoint, out, format = "hf", dtype, shard_size = "5GB", base;
   bool merge = false, json = false;
 };
@@ -46,7 +46,7 @@ std::int64_t bytes_of(const std::string& text) {
   throw UsageError("--shard-size " + text + " is no size; as 5GB or 500MB");
 }
 
-exporting::Options options_of(const Arguments& arguments) {
+exporting::Options options_of(const ExportArguments& arguments) {
   exporting::Options options;
   options.checkpoint = arguments.checkpoint;
   options.out = arguments.out;
@@ -102,7 +102,7 @@ Json json_of(const std::vector<exporting::MergedMatrix>& merged) {
   return {{"change", all.change}, {"lost", all.lost()}, {"matrices", std::move(matrices)}};
 }
 
-int export_model(const Arguments& arguments) {
+int export_model(const ExportArguments& arguments) {
   exporting::Options options = options_of(arguments);
   options.progress = progress_line("writing weights");
   const exporting::Report report = exporting::export_model(options);
@@ -135,7 +135,7 @@ int export_model(const Arguments& arguments) {
 void add_export(CommandLine& app, Work& work) {
   Subcommand* command =
       app.add_subcommand("export", "a checkpoint as a Hugging Face folder, a GGUF file or an adapter of peft");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ExportArguments>();
   command
       ->add_option(
           "CHECKPOINT", arguments->checkpoint,

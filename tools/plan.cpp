@@ -19,13 +19,13 @@
 namespace trainer::tools {
 namespace {
 
-struct Arguments : JobArguments {
+struct PlanArguments : JobArguments {
   bool instructions = false, effective = false;
   std::string html, trace, second;
   std::vector<std::string> sweeps;
 };
 
-void tell(const Arguments& arguments, const report::Planned& one) {
+void tell(const PlanArguments& arguments, const report::Planned& one) {
   if (!arguments.trace.empty() || !arguments.html.empty()) {
     const report::Planned full = written_out(one);
     if (!arguments.trace.empty()) {
@@ -43,7 +43,7 @@ void tell(const Arguments& arguments, const report::Planned& one) {
     put("{}", report::plan_text(one));
 }
 
-int compare(const Arguments& arguments) {
+int compare(const PlanArguments& arguments) {
   JobArguments second = arguments;
   second.path = arguments.second;
   const std::array both{planned(arguments.load()), planned(second.load())};
@@ -58,7 +58,7 @@ int compare(const Arguments& arguments) {
 }
 
 // A word without "=" that names a file is the second job.
-void find_second(Arguments& arguments) {
+void find_second(PlanArguments& arguments) {
   const auto is_job = [](const std::string& word) {
     return word.find('=') == std::string::npos && std::filesystem::exists(word);
   };
@@ -73,7 +73,7 @@ void find_second(Arguments& arguments) {
     throw UsageError("of two jobs plan shows the comparison, as text or with --json");
 }
 
-int plan(Arguments& arguments) {
+int plan(PlanArguments& arguments) {
   find_second(arguments);
   if (!arguments.sweeps.empty()) return sweep(arguments, arguments.sweeps);
   if (!arguments.second.empty()) return compare(arguments);
@@ -96,7 +96,7 @@ int plan(Arguments& arguments) {
 void add_plan(CommandLine& app, Work& work) {
   Subcommand* command =
       app.add_subcommand("plan", "shows what a step will do: strategy, memory, communication, every instruction");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PlanArguments>();
   arguments->add_to(*command);
   command->get_option("OVERRIDES")
       ->description(

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kSpecialTokens = 8;  // at most, that a tokenizer adds to a text
 
-struct Arguments : JobArguments {
+struct SampleArguments : JobArguments {
   std::string checkpoint;
   std::int64_t stop = -1;
   SampleOptions options;
@@ -35,7 +35,7 @@ std::vector<std::int32_t> usual_stops(const LoadedJob& loaded) {
   return chat::stop_ids_of_folder(loaded.job.model.folder->path, *tokenizer);
 }
 
-int sample_text(const Arguments& arguments) {
+int sample_text(const SampleArguments& arguments) {
   LoadedJob loaded = arguments.load_to_run();
   const std::string checkpoint = weights_of(arguments, loaded, arguments.checkpoint);
   SampleOptions options = arguments.options;
@@ -68,7 +68,7 @@ int sample_text(const Arguments& arguments) {
 void add_sample(CommandLine& app, Work& work) {
   Subcommand* command =
       app.add_subcommand("sample", "generates text, or token ids, from a checkpoint or a model folder");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<SampleArguments>();
   arguments->or_checkpoint = true;
   arguments->add_to(*command);
   add_checkpoint_option(*command, arguments->checkpoint);

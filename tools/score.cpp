@@ -17,7 +17,7 @@
 namespace trainer::tools {
 namespace {
 
-struct Arguments : JobArguments {
+struct ScoreArguments : JobArguments {
   std::string rows, checkpoint;
 };
 
@@ -115,7 +115,7 @@ Json row_json(const std::vector<std::int32_t>& ids, const std::vector<bool>& tra
   return {{"ids", ids}, {"logprobs", std::move(values)}, {"trained", trained}};
 }
 
-int score_rows(const Arguments& arguments) {
+int score_rows(const ScoreArguments& arguments) {
   if (const std::optional<int> code = run_as_ranks(arguments, Reads::weights)) return *code;
   OwnRank own = join_ranks(arguments, Reads::weights);
   LoadedJob& loaded = own.loaded;
@@ -176,7 +176,7 @@ int score_rows(const Arguments& arguments) {
 
 void add_score(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("score", "log-probabilities of the tokens of given rows");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ScoreArguments>();
   arguments->or_checkpoint = true;
   command
       ->add_option("MODEL", arguments->path, "a job, a checkpoint, a model folder or a folder with an adapter of peft")

@@ -38,7 +38,7 @@ class StatusLine {
   std::chrono::steady_clock::time_point due_{};
 };
 
-struct Arguments {
+struct TokenizeArguments {
   std::string tokenizer, file = "-";
   bool decode = false, special = false, skip_special = false, plain = false, offsets = false, json = false;
 };
@@ -49,7 +49,7 @@ Json row_of(const std::string& line, const Lines& lines) {
   return row;
 }
 
-Json encoded(const TextTokenizer& tokenizer, const Json& row, const Arguments& arguments, const Lines& lines) {
+Json encoded(const TextTokenizer& tokenizer, const Json& row, const TokenizeArguments& arguments, const Lines& lines) {
   if (!row.contains("text") || !row["text"].is_string()) lines.fail("has no \"text\", which must be a string");
   EncodeOptions options{.special = arguments.special, .ranges = arguments.offsets};
   options.plain.all = arguments.plain;
@@ -66,7 +66,7 @@ Json encoded(const TextTokenizer& tokenizer, const Json& row, const Arguments& a
   return out;
 }
 
-Json decoded(const TextTokenizer& tokenizer, const Json& row, const Arguments& arguments, const Lines& lines) {
+Json decoded(const TextTokenizer& tokenizer, const Json& row, const TokenizeArguments& arguments, const Lines& lines) {
   if (!row.contains("ids") || !row["ids"].is_array()) lines.fail("has no \"ids\", which must be a list");
   std::vector<std::int32_t> ids;
   for (const Json& id : row["ids"]) {
@@ -78,7 +78,7 @@ Json decoded(const TextTokenizer& tokenizer, const Json& row, const Arguments& a
   return {{"text", tokenizer.decode(ids, arguments.skip_special)}};
 }
 
-int tokenize(const Arguments& arguments) {
+int tokenize(const TokenizeArguments& arguments) {
   if (arguments.decode && (arguments.special || arguments.plain || arguments.offsets))
     throw UsageError("--special, --plain and --offsets have no effect with --decode");
   if (!arguments.decode && arguments.skip_special) throw UsageError("--skip-special needs --decode");
@@ -161,7 +161,7 @@ int train_tokenizer(const TrainArguments& arguments) {
 
 void add_tokenize(CommandLine& app, Work& work) {
   Subcommand* command = app.add_subcommand("tokenize", "text to token ids and back, by a tokenizer.json");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TokenizeArguments>();
   command->add_option("TOKENIZER", arguments->tokenizer, "a tokenizer.json, or a folder with one")
       ->required()
       ->type_name("");

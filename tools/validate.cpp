@@ -11,7 +11,7 @@
 namespace trainer::tools {
 namespace {
 
-struct Arguments {
+struct ValidateArguments {
   std::vector<std::string> words;  ///< jobs and overrides
   bool with_files = false, json = false;
   std::string format = "text";
@@ -108,7 +108,7 @@ std::string counted(const Verdict& verdict) {
   return warnings == 0 ? text : fmt::format("{}, {} warning{}", text, warnings, warnings == 1 ? "" : "s");
 }
 
-void tell(const Verdict& verdict, const Arguments& arguments) {
+void tell(const Verdict& verdict, const ValidateArguments& arguments) {
   if (arguments.format == "github") {
     for (const Diagnostic& one : verdict.found) put("{}\n", annotation(one));
     return;
@@ -117,7 +117,7 @@ void tell(const Verdict& verdict, const Arguments& arguments) {
   if (!arguments.json) put("{}: {}\n", verdict.file, counted(verdict));
 }
 
-int validate(const Arguments& arguments) {
+int validate(const ValidateArguments& arguments) {
   std::vector<std::string> files, overrides;
   for (const std::string& word : arguments.words) {
     const bool is_override = word.find('=') != std::string::npos && !std::filesystem::exists(word);
@@ -141,7 +141,7 @@ int validate(const Arguments& arguments) {
 void add_validate(CommandLine& app, Work& work) {
   Subcommand* command =
       app.add_subcommand("validate", "checks any number of jobs: keys, values, graph, plan and memory");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ValidateArguments>();
   command->add_option("JOB", arguments->words, "job files, and overrides key.path=value that are applied to each")
       ->required()
       ->type_name("");

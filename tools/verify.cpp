@@ -12,7 +12,7 @@
 namespace trainer::tools {
 namespace {
 
-struct Arguments : JobArguments {
+struct VerifyArguments : JobArguments {
   std::int64_t steps = 5;
 };
 
@@ -87,7 +87,7 @@ void put_json(const CompiledJob& compiled, const Comparison& comparison) {
   put_document(json);
 }
 
-int verify(const Arguments& arguments) {
+int verify(const VerifyArguments& arguments) {
   if (const std::optional<Launcher> launcher = detect_launcher(process_environment());
       launcher && launcher->world_size > 1)
     throw UsageError(launcher->source +
@@ -113,7 +113,7 @@ int verify(const Arguments& arguments) {
 void add_verify(CommandLine& app, Work& work) {
   Subcommand* command =
       app.add_subcommand("verify", "proves on your own job that its strategy trains as one rank does");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<VerifyArguments>();
   arguments->add_to(*command);
   command->add_option("--steps", arguments->steps, "steps to compare")
       ->within(1, 1000000)

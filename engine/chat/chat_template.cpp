@@ -12,7 +12,7 @@
 namespace trainer::chat {
 namespace {
 
-constexpr std::size_t kMaxBytes = 4 << 20;  // of a template
+constexpr std::size_t kMaxTemplateBytes = 4 << 20;  // of a template
 
 std::tm machine_date() {
   const std::time_t seconds = std::time(nullptr);
@@ -30,8 +30,8 @@ std::shared_ptr<const ChatTemplate> ChatTemplate::parse(std::string_view text, s
 ChatTemplate::~ChatTemplate() = default;
 
 ChatTemplate::ChatTemplate(std::string_view text, std::string name)
-    : name_(std::move(name)), text_(normalized_template(text.substr(0, kMaxBytes + 1))) {
-  if (text.size() > kMaxBytes) throw DataError(name_ + ": the template is longer than 4 MiB");
+    : name_(std::move(name)), text_(normalized_template(text.substr(0, kMaxTemplateBytes + 1))) {
+  if (text.size() > kMaxTemplateBytes) throw DataError(name_ + ": the template is longer than 4 MiB");
   for (std::size_t at = 0; at < text_.size();)
     if (next_code_point(text_, at) == kNotUtf8) throw DataError(place(at) + "the template is not UTF-8");
   try {

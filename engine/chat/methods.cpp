@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/chat/filters.h"
 #include "engine/chat/operators.h"
 #include "engine/chat/python_text.h"
 #include "engine/core/utf8.h"
@@ -17,8 +18,6 @@ const Text& text_argument(const char* method, const Value& value) {
   if (!value.text()) throw TemplateError(std::string(method) + " needs a str, not " + value.type_name());
   return *value.text();
 }
-
-bool is_given(const Value& value) { return !value.is_undefined() && !value.is_none(); }
 
 std::int64_t integer_argument(const char* method, const Value& value, std::int64_t otherwise) {
   if (!is_given(value)) return otherwise;

@@ -3,14 +3,12 @@
 
 namespace trainer::chat {
 
-using Kind = Expression::Kind;
-
 ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr node) {
   while (true) {
     if (current().is(".") || current().is("[")) {
       node = parse_subscript(std::move(node));
     } else if (current().is("(")) {
-      ExpressionPtr call = make(Kind::call, current().offset);
+      ExpressionPtr call = make(Expression::Kind::call, current().offset);
       call->parts.push_back(std::move(node));
       parse_arguments(*call);
       node = finish(std::move(call));
@@ -24,18 +22,18 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr node) {
   const std::size_t offset = current().offset;
   if (!next().is(".")) return parse_subscribed(std::move(node), offset);
   if (current().kind == Token::Kind::integer) {
-    ExpressionPtr key = make(Kind::constant, current().offset);
+    ExpressionPtr key = make(Expression::Kind::constant, current().offset);
     key->value = Value(next().integer);
-    return make_two(Kind::item, std::move(node), std::move(key), offset);
+    return make_two(Expression::Kind::item, std::move(node), std::move(key), offset);
   }
-  ExpressionPtr attribute = make(Kind::attribute, offset);
+  ExpressionPtr attribute = make(Expression::Kind::attribute, offset);
   attribute->text = expect_name();
   attribute->parts.push_back(std::move(node));
   return finish(std::move(attribute));
 }
 
 ExpressionPtr ExpressionParser::parse_subscribed(ExpressionPtr node, std::size_t offset) {
-  ExpressionPtr slice = make(Kind::slice, current().offset);
+  ExpressionPtr slice = make(Expression::Kind::slice, current().offset);
   slice->parts.resize(3);
   bool is_slice = false;
   if (!current().is(":")) slice->parts[0] = parse_expression();
@@ -46,7 +44,7 @@ ExpressionPtr ExpressionParser::parse_subscribed(ExpressionPtr node, std::size_t
   if (current().is(",")) throw SyntaxError("an index of several values is not supported", current().offset);
   expect_symbol("]");
   ExpressionPtr key = is_slice ? finish(std::move(slice)) : std::move(slice->parts[0]);
-  return make_two(Kind::item, std::move(node), std::move(key), offset);
+  return make_two(Expression::Kind::item, std::move(node), std::move(key), offset);
 }
 
 void ExpressionParser::parse_arguments(Expression& call) {

@@ -13,15 +13,17 @@
 namespace trainer::checkpoint {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) { throw DataError(path + ": " + what); }
 
-Json json_of(const FileInfo& file) { return {{"name", file.name}, {"bytes", file.bytes}, {"checksum", file.checksum}}; }
+OrderedJson json_of(const FileInfo& file) {
+  return {{"name", file.name}, {"bytes", file.bytes}, {"checksum", file.checksum}};
+}
 
-Json json_of(const StoredTensor& tensor) {
+OrderedJson json_of(const StoredTensor& tensor) {
   const auto sizes = tensor.info.shape.sizes();
-  Json pieces = Json::array();
+  OrderedJson pieces = OrderedJson::array();
   for (const auto& [range, file] : tensor.pieces) {
     pieces.push_back({range.first, range.last, file});
     if (range.repeat > 1) pieces.back().insert(pieces.back().end(), {range.repeat, range.stride});
@@ -147,7 +149,7 @@ std::int64_t row_length(const StoredTensor& tensor) {
 void check_complete(Manifest& manifest, const std::string& path) {
   std::unordered_set<std::string_view> files, tensors;
   for (const FileInfo& file : manifest.files) {
-    if (!is_file_name(file.name)) fail(path, "bad file name " + Json(file.name).dump());
+    if (!is_file_name(file.name)) fail(path, "bad file name " + OrderedJson(file.name).dump());
     if (!files.insert(file.name).second) fail(path, "file " + file.name + " is listed twice");
   }
   for (StoredTensor& tensor : manifest.tensors) {
@@ -157,12 +159,12 @@ void check_complete(Manifest& manifest, const std::string& path) {
 }
 
 std::string print_manifest(const Manifest& manifest) {
-  CHECK(manifest.metadata.starts_with('{') && Json::accept(manifest.metadata),
+  CHECK(manifest.metadata.starts_with('{') && OrderedJson::accept(manifest.metadata),
         "the metadata of a checkpoint is no JSON object: " + manifest.metadata);
   std::string text =
-      "{\n  \"format\": " + Json(kFormatName).dump() + ",\n  \"version\": " + std::to_string(kFormatVersion);
+      "{\n  \"format\": " + OrderedJson(kFormatName).dump() + ",\n  \"version\": " + std::to_string(kFormatVersion);
   text += ",\n  \"step\": " + std::to_string(manifest.step);
-  text += ",\n  \"plan_hash\": " + Json(manifest.plan_hash).dump();
+  text += ",\n  \"plan_hash\": " + OrderedJson(manifest.plan_hash).dump();
   text += ",\n  \"metadata\": " + manifest.metadata;
   text += ",\n  \"files\": " + lines_of(manifest.files);
   text += ",\n  \"tensors\": " + lines_of(manifest.tensors);

@@ -32,6 +32,7 @@
 #include "engine/comm/stream_communicator.h"
 #include "engine/core/check.h"
 #include "engine/core/error.h"
+#include "engine/core/index.h"
 
 namespace trainer {
 namespace {
@@ -66,8 +67,6 @@ void check_cuda(cudaError_t status, const char* call) {
 
 std::byte* at(void* data, std::int64_t bytes) { return static_cast<std::byte*>(data) + bytes; }
 const std::byte* at(const void* data, std::int64_t bytes) { return static_cast<const std::byte*>(data) + bytes; }
-std::size_t size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
-
 class NcclCommunicator;
 
 struct NcclGroup final : StreamCommunicator::StreamGroup {

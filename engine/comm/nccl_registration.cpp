@@ -4,13 +4,12 @@
 #include <algorithm>
 
 #include "engine/core/check.h"
+#include "engine/core/index.h"
 
 namespace trainer {
 namespace {
 
 constexpr double kUndone_s = 10;  // for a window to go
-
-std::size_t size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 
 #include "engine/compile/optimizers.h"
 #include "engine/compile/profile_cache.h"
+#include "engine/core/amounts.h"
 #include "engine/cost/search.h"
 #include "engine/transform/transform.h"
 
@@ -18,10 +19,6 @@ namespace {
 
 constexpr double kWorthSaying = 0.03;      // of the time of a sample; less is within what scores are off
 constexpr std::int64_t kRowMultiple = 64;  // rows of a vocabulary: what tiles of tensor cores divide
-
-std::string time_text(double us) {
-  return us >= 1e6 ? fmt::format("{:.2f} s", us / 1e6) : fmt::format("{:.{}f} ms", us / 1e3, us < 1e5 ? 1 : 0);
-}
 
 class Advisor {
  public:

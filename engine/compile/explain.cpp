@@ -14,13 +14,6 @@ namespace {
 using cost::Candidate;
 using cost::Scored;
 
-std::string time_text(double us) {
-  return us >= 1e6   ? fmt::format("{:.2f} s", us / 1e6)
-         : us >= 1e3 ? fmt::format("{:.1f} ms", us / 1e3)
-                     : fmt::format("{:.0f} µs", us);
-}
-std::string size_text(std::int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
 struct Part {
   double us;
   std::string_view what;
@@ -56,7 +49,7 @@ std::string why_not_faster(const Scored& loser, const Scored& winner, std::int64
   if (loser.candidate.num_axes() > winner.candidate.num_axes())
     return "within the spread of the prediction, and spread along more axes";
   if (cost::has_headroom(winner, limit_bytes) && !cost::has_headroom(loser, limit_bytes))
-    return fmt::format("a tie, and it leaves only {} free", size_text(limit_bytes - loser.bytes));
+    return fmt::format("a tie, and it leaves only {} free", bytes_text(limit_bytes - loser.bytes));
   return "a tie, and less simple";
 }
 
@@ -65,10 +58,10 @@ std::string why_not_faster(const Scored& loser, const Scored& winner, std::int64
 std::string why_not(const Finalist& loser, const Finalist& winner, std::int64_t limit_bytes, Goal goal) {
   const Scored &l = loser.scored, &w = winner.scored;
   if (!l.fits)
-    return fmt::format("needs {}{} a rank, and there are {}", loser.exact ? "" : "about ", size_text(l.bytes),
-                       size_text(limit_bytes));
+    return fmt::format("needs {}{} a rank, and there are {}", loser.exact ? "" : "about ", bytes_text(l.bytes),
+                       bytes_text(limit_bytes));
   if (goal == Goal::memory && l.bytes > w.bytes)
-    return fmt::format("needs {} a rank, {} more", size_text(l.bytes), size_text(l.bytes - w.bytes));
+    return fmt::format("needs {} a rank, {} more", bytes_text(l.bytes), bytes_text(l.bytes - w.bytes));
   const double more = l.step_us / w.step_us - 1;
   if (more < 0)
     return fmt::format("{:.1f}% faster{}, {}", -100 * more, loser.exact ? "" : " by its score",
@@ -86,7 +79,7 @@ std::string why(const Finalist& winner, const std::vector<Finalist>& others, con
                 std::int64_t limit_bytes, Goal goal) {
   const Scored& w = winner.scored;
   std::string text = fmt::format("{}: a step of {} in {} of {} a rank", cost::text_of(w.candidate),
-                                 time_text(w.step_us), size_text(w.bytes), size_text(limit_bytes));
+                                 time_text(w.step_us), bytes_text(w.bytes), bytes_text(limit_bytes));
   if (winner.exact) text += fmt::format(" ({})", bound(winner));
   text += ".";
   if (!w.fits) return text + " No strategy fits on these devices; this one needs the least memory.";

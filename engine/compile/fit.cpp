@@ -17,8 +17,6 @@
 namespace trainer {
 namespace {
 
-std::string size_text(std::int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
 std::int64_t divided_up(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
 
 struct Parameters {
@@ -199,7 +197,7 @@ std::string largest_parts(const CompiledJob& compiled) {
   std::string text;
   for (const auto& [bytes, name] : parts)
     if (10 * bytes >= report.peak_bytes)
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, size_text(bytes));
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, bytes_text(bytes));
   return text;
 }
 
@@ -225,7 +223,7 @@ void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) 
                              "parameters{} need {} a rank with the best sharding ({:.4g} bytes a parameter), "
                              "and a rank has {}; at least {} such ranks are needed",
                              world, world == 1 ? "" : "s", count_text(static_cast<double>(parameters.trained)), frozen,
-                             size_text(least), parameters.bytes_of_trained, size_text(limit), grouped(devices)));
+                             bytes_text(least), parameters.bytes_of_trained, bytes_text(limit), grouped(devices)));
   if (hardware.machine != nullptr) mistake.remedies = texts(what_would_fit(loaded, hardware));
   throw JobError({std::move(mistake)});
 }
@@ -238,8 +236,8 @@ Diagnostic does_not_fit(const LoadedJob& loaded, const CompiledJob& compiled) {
   const std::int64_t fullest = compiled.peak_bytes();
   Diagnostic mistake =
       loaded.at("train.batch", fmt::format("the plan needs {} a rank, and there are {}: {} too many; most of it is {}",
-                                           size_text(fullest), size_text(compiled.limit_bytes),
-                                           size_text(fullest - compiled.limit_bytes), largest_parts(compiled)));
+                                           bytes_text(fullest), bytes_text(compiled.limit_bytes),
+                                           bytes_text(fullest - compiled.limit_bytes), largest_parts(compiled)));
   mistake.remedies = texts(compiled.would_fit);
   if (mistake.remedies.empty()) mistake.remedies = {"more devices, devices with more memory, or a smaller model"};
   return mistake;

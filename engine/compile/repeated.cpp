@@ -8,13 +8,13 @@
 #include <map>
 #include <numeric>
 
+#include "engine/core/index.h"
+
 namespace trainer {
 namespace {
 
 constexpr std::size_t kBorder = 2;  // pieces at the end of a run that stay; at its begin as many periods
 constexpr std::size_t kLongestPeriod = 8;
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 struct Place {
   int piece = -1;  // -1: made by no node

@@ -27,6 +27,10 @@ std::string scaled(double value, double step, const std::array<std::string_view,
 }  // namespace
 
 std::string bytes_text(double bytes) { return scaled(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB", "PiB"}); }
+std::string time_text(double us) {
+  if (us >= 1e6) return digits_of(us / 1e6, 2) + " s";
+  return us >= 1e3 ? digits_of(us / 1e3, 1) + " ms" : digits_of(us, 0) + " µs";
+}
 std::string flops_text(double flops) {
   return scaled(flops, 1000, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"});
 }

@@ -12,7 +12,6 @@
 namespace trainer {
 namespace {
 
-using Type = RopeKey::Type;
 using Numbers = std::map<std::string, std::vector<double>, std::less<>>;
 
 constexpr RopeKey kFactor{"factor", "How many times longer sequences become."};
@@ -169,10 +168,10 @@ std::span<const RopeScaling> rope_scalings() {
         {"mscale", "With mscale_all_dim: the factor on cosines and sines.", false},
         {"mscale_all_dim", "With mscale.", false},
         kAttentionFactor,
-        {"truncate", "Whether the ramp begins and ends at whole pairs. Default true.", false, Type::flag}}},
+        {"truncate", "Whether the ramp begins and ends at whole pairs. Default true.", false, RopeKey::Type::flag}}},
       {"longrope",
-       {{"short_factor", "Divisors of each pair's frequency.", true, Type::list},
-        {"long_factor", "The same, in sequences longer than those of the first training.", true, Type::list},
+       {{"short_factor", "Divisors of each pair's frequency.", true, RopeKey::Type::list},
+        {"long_factor", "The same, in sequences longer than those of the first training.", true, RopeKey::Type::list},
         kOriginal,
         {"max_position_embeddings", "Longest sequence; gives `factor`.", false},
         {"factor", kFactor.help, false},

@@ -8,11 +8,6 @@
 namespace trainer::cost {
 namespace {
 
-double figure(const std::map<std::string, Figure>& figures, const std::string& name, double otherwise) {
-  const auto at = figures.find(name);
-  return at == figures.end() ? otherwise : at->second.value;
-}
-
 // A bf16 product without instructions for it is one in f32.
 double peak_of(const DeviceModel& device, DType dtype) {
   const auto peak = device.peak.find(dtype);
@@ -25,15 +20,14 @@ Estimate roofline(const DeviceModel& device, const Work& work, int threads, int 
                                   static_cast<double>(std::max(1, threads))) /
                        std::max(1, device.units);
   if (counts_flops(work.name)) {
-    const double share = figure(device.achievable,
-                                work.name.starts_with("attention")
-                                    ? (work.name.ends_with("grad") ? "attention_backward" : "attention_forward")
-                                    : "matmul",
-                                figure(device.achievable, "matmul", 0.8));
+    const double share = device.achievable_or(
+        work.name.starts_with("attention") ? (work.name.ends_with("grad") ? "attention_backward" : "attention_forward")
+                                           : "matmul",
+        device.achievable_or("matmul", 0.8));
     return {work.amount / (cores * peak_of(device, work.dtype) * share) * 1e6 + device.launch_us.value, 0.25,
             Bound::compute};
   }
-  const double bandwidth = device.memory_bandwidth.value * figure(device.achievable, "memory", 0.85);
+  const double bandwidth = device.memory_bandwidth.value * device.achievable_or("memory", 0.85);
   return {work.amount * ranks / bandwidth * 1e6 + device.launch_us.value, 0.3, Bound::memory};
 }
 

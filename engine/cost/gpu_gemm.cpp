@@ -43,11 +43,6 @@ constexpr double kStreams = 0.9;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-double figure(const DeviceModel& device, const char* name, double otherwise) {
-  const auto at = device.achievable.find(name);
-  return at == device.achievable.end() ? otherwise : at->second.value;
-}
-
 double spread_of(const DeviceModel& device, const char* name) {
   const auto at = device.achievable.find(name);
   return at == device.achievable.end() ? 0.1 : at->second.spread;
@@ -123,9 +118,9 @@ double fastest(const Machine& machine, const Product& p) {
 }  // namespace
 
 Estimate gpu_product(const DeviceModel& device, const Product& product) {
-  const double rate = peak_of(device, product) * figure(device, "matmul", 0.8) / kBestShape * product.share *
+  const double rate = peak_of(device, product) * device.achievable_or("matmul", 0.8) / kBestShape * product.share *
                       alignment_share(product.alignment, device.capability);
-  const double bandwidth = device.memory_bandwidth.value * figure(device, "memory", 0.88) * kStreams / 1e6;
+  const double bandwidth = device.memory_bandwidth.value * device.achievable_or("memory", 0.88) * kStreams / 1e6;
   const int units = std::max(1, device.units);
   const Machine machine{rate / units / 1e6, bandwidth, units, device.capability >= 90};
   const double flops =

@@ -15,11 +15,6 @@
 namespace trainer::cost {
 namespace {
 
-double figure(const DeviceModel& device, const char* name, double otherwise) {
-  const auto at = device.achievable.find(name);
-  return at == device.achievable.end() ? otherwise : at->second.value;
-}
-
 // What a kernel takes from its first load to its last store besides moving: one round trip to memory and the tail of
 // its last blocks.
 constexpr double kRamp_us = 1.5;
@@ -29,7 +24,7 @@ Estimate stream(const DeviceModel& device, const Signature& signature, const Cos
   const double bytes = cost.bytes_read + cost.bytes_written + extra;
   if (bytes == 0) return {};
   const double bandwidth =
-      device.memory_bandwidth.value * figure(device, "memory", 0.88) * record(signature.op).bandwidth / 1e6;
+      device.memory_bandwidth.value * device.achievable_or("memory", 0.88) * record(signature.op).bandwidth / 1e6;
   // What fits the last-level cache beside its neighbours was written or will be read there, at some twice the
   // bandwidth.
   const double near = bytes < 0.25 * static_cast<double>(device.cache_bytes) ? 0.5 : 1;

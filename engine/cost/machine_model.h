@@ -65,6 +65,10 @@ struct DeviceModel {
   /// "matmul" of the peak; "attention_forward", "attention_backward" of the peak with heads of 128, long and without a
   /// mask, the gradient counted as 2.5 times the FLOPs; "memory" of the memory bandwidth.
   std::map<std::string, Figure> achievable;
+  double achievable_or(const std::string& work, double otherwise) const {
+    const auto share = achievable.find(work);
+    return share == achievable.end() ? otherwise : share->second.value;
+  }
   std::vector<MeasuredWork> measured;
   AttentionKernels attention = AttentionKernels::own;
 };

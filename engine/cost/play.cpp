@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/core/index.h"
 #include "engine/cost/ledger.h"
 
 namespace trainer::cost {
@@ -24,8 +25,6 @@ static_assert(static_cast<int>(Stream::compute) == 0 && static_cast<int>(Stream:
               static_cast<int>(Stream::store) == 6);
 constexpr std::array kTalking{kCommunication, kBackground, kTensor};
 constexpr std::size_t kFlight = kNumStreams;  // in an event: a message between two roles has arrived
-
-std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
 
 struct Event {
   double time;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/dtype.h"
+#include "engine/core/index.h"
 #include "engine/cost/codes.h"
 #include "engine/cost/play.h"
 #include "engine/job/data_strategies.h"
@@ -20,8 +21,7 @@ using Kind = Action::Kind;
 
 constexpr std::size_t kNone = SIZE_MAX;
 
-std::size_t at(int index) { return static_cast<std::size_t>(index); }
-std::size_t at(Stream stream) { return static_cast<std::size_t>(stream); }
+std::size_t index_of(Stream stream) { return static_cast<std::size_t>(stream); }
 
 // What all stages have in common.
 struct Step {
@@ -99,10 +99,10 @@ class StageSketch {
   };
 
   std::int32_t issue(Stream stream, Instruction instruction, const Estimate& time, StreamClock after) {
-    after[at(stream)] = -1;
+    after[index_of(stream)] = -1;
     issued_.push_back({stream, std::move(instruction), after});
     own_.push_back(time);
-    return last_[at(stream)] = static_cast<std::int32_t>(issued_.size() - 1);
+    return last_[index_of(stream)] = static_cast<std::int32_t>(issued_.size() - 1);
   }
   std::int32_t compute(double us, StreamClock after) {
     return issue(Stream::compute, Launch{}, {us, 0, Bound::compute}, after);
@@ -125,8 +125,8 @@ class StageSketch {
       const Region region{0, 0, bytes};
       if (one.send) {
         const auto [kernel, sum] = one.backward ? pass.sent_back_from : pass.sent_from;
-        after[at(Stream::compute)] = std::max(after[at(Stream::compute)], kernel);
-        after[at(Stream::tensor)] = std::max(after[at(Stream::tensor)], sum);
+        after[index_of(Stream::compute)] = std::max(after[index_of(Stream::compute)], kernel);
+        after[index_of(Stream::tensor)] = std::max(after[index_of(Stream::tensor)], sum);
         exchange.sends.push_back({Axis::pipeline, one.peer - stage_, {region}});
       } else {
         (one.backward ? pass.received_back : pass.received) = here;
@@ -140,9 +140,9 @@ class StageSketch {
     Pass& pass = passes_[at(action.chunk)][at(action.micro_batch)];
     const bool forward = action.kind == Kind::forward;
     awaited_ = {};
-    awaited_[at(Stream::communication)] = forward                                ? pass.received
-                                          : action.kind == Kind::backward_weight ? -1
-                                                                                 : pass.received_back;
+    awaited_[index_of(Stream::communication)] = forward                                ? pass.received
+                                                : action.kind == Kind::backward_weight ? -1
+                                                                                       : pass.received_back;
     const bool last_pass = action.micro_batch == step_.actions() - 1;
     if (alone(action)) return alone(action, pass);
     for_each_piece(action, [&](std::size_t index) {
@@ -157,7 +157,7 @@ class StageSketch {
   }
 
   void note_end(const Action& action, Pass& pass) const {
-    const std::pair<std::int32_t, std::int32_t> end{last_[at(Stream::compute)], last_[at(Stream::tensor)]};
+    const std::pair<std::int32_t, std::int32_t> end{last_[index_of(Stream::compute)], last_[index_of(Stream::tensor)]};
     if (action.kind == Kind::forward) pass.sent_from = end;
     if (action.kind == Kind::backward || action.kind == Kind::backward_input) pass.sent_back_from = end;
   }
@@ -226,7 +226,7 @@ class StageSketch {
       close(index);
     }
     if (kind != Kind::backward_input && piece.weight_us > 0) {
-      awaited_[at(Stream::background)] = std::max(awaited_[at(Stream::background)], scatters_[0]);
+      awaited_[index_of(Stream::background)] = std::max(awaited_[index_of(Stream::background)], scatters_[0]);
       kernel(weight_us(piece, action));
     }
   }
@@ -241,14 +241,14 @@ class StageSketch {
 
   // Waits for all that the piece's values come through.
   void kernel(double us) {
-    awaited_[at(Stream::tensor)] = last_[at(Stream::tensor)];
+    awaited_[index_of(Stream::tensor)] = last_[index_of(Stream::tensor)];
     compute(std::max(0.0, us), awaited_);
     awaited_ = {};
   }
 
   void tensor(const Piece& piece, double us) {
     StreamClock after;
-    after[at(Stream::compute)] = last_[at(Stream::compute)];
+    after[index_of(Stream::compute)] = last_[index_of(Stream::compute)];
     tensor(piece, us, after);
   }
   void tensor(const Piece& piece, double us, const StreamClock& after) {
@@ -269,12 +269,12 @@ class StageSketch {
       PieceState& state = states_[uses_[asked_].piece];
       if (std::exchange(state.gathered, true)) continue;
       StreamClock after;
-      if (step_.data.keep == Keep::use) after[at(Stream::compute)] = used_;
+      if (step_.data.keep == Keep::use) after[index_of(Stream::compute)] = used_;
       const Piece& asked = step_.profile.pieces[uses_[asked_].piece];
       const auto elements = static_cast<double>(asked.parameters);
       const CodingTime coding = coding_of_gather(step_.model, step_.data, step_.job, elements, slices());
       const bool first = state.gather < 0 || !step_.data.secondary;
-      if (coding.encode_us > 0 && first) after[at(Stream::compute)] = compute(coding.encode_us, {});
+      if (coding.encode_us > 0 && first) after[index_of(Stream::compute)] = compute(coding.encode_us, {});
       state.decode_us = coding.decode_us;
       const Axes axes = first ? step_.candidate.slice_axes() : kSliceAxes;  // then out of the secondary copy
       state.gather = collective(
@@ -282,10 +282,10 @@ class StageSketch {
           step_.collective(CollectiveKind::all_gather, axes, elements, static_cast<double>(asked.own_parameters)),
           after);
     }
-    awaited_[at(Stream::background)] = std::max(awaited_[at(Stream::background)], states_[piece].gather);
+    awaited_[index_of(Stream::background)] = std::max(awaited_[index_of(Stream::background)], states_[piece].gather);
     if (const double us = std::exchange(states_[piece].decode_us, 0); us > 0) {
       StreamClock gathered;
-      gathered[at(Stream::background)] = states_[piece].gather;
+      gathered[index_of(Stream::background)] = states_[piece].gather;
       compute(us, gathered);
     }
   }
@@ -295,7 +295,7 @@ class StageSketch {
 
   void close(std::size_t piece) {
     if (!opens(piece)) return;
-    used_ = std::exchange(using_, last_[at(Stream::compute)]);
+    used_ = std::exchange(using_, last_[index_of(Stream::compute)]);
     const Use& use = uses_[opened_++];
     if (use.next == kNone || use.next < asked_ || step_.data.keep == Keep::step) return;
     if (step_.data.keep == Keep::use || uses_[use.next].micro_batch != use.micro_batch) states_[piece].gathered = false;
@@ -306,7 +306,7 @@ class StageSketch {
     const auto elements = static_cast<double>(piece.trained);
     const DType dtype = step_.job.precision.reduce;
     StreamClock after;
-    after[at(Stream::compute)] = last_[at(Stream::compute)];
+    after[index_of(Stream::compute)] = last_[index_of(Stream::compute)];
     const auto run = [&](CollectiveKind kind, Axes axes, double size) {
       const double parts = step_.data.shard_parameters ? 1 : buckets(size * size_of(dtype));
       const double own = size * static_cast<double>(piece.own_trained) / static_cast<double>(piece.trained);
@@ -322,14 +322,14 @@ class StageSketch {
     if ((each || last) && step_.candidate.slices() > 1) {
       decode_gradients();
       const CodingTime coding = coding_of_reduction(step_.model, step_.data, step_.job, elements, slices());
-      if (coding.encode_us > 0) after[at(Stream::compute)] = compute(coding.encode_us, {});
+      if (coding.encode_us > 0) after[index_of(Stream::compute)] = compute(coding.encode_us, {});
       const std::int32_t scatter = run(CollectiveKind::reduce_scatter, step_.candidate.slice_axes(), elements);
       encoded_ = {scatter, coding.decode_us};
       if (each) scatters_[0] = std::exchange(scatters_[1], scatter);
     }
     if (each && states_[index].reductions++ > 0) {  // added to those of before
       StreamClock done;
-      done[at(Stream::background)] = scatters_[0];
+      done[index_of(Stream::background)] = scatters_[0];
       compute(elements / step_.candidate.slices() * 3 * size_of(dtype) / bandwidth(), done);
     }
     if (last && step_.candidate.size(Axis::replicate) > 1 && !step_.data.secondary)
@@ -339,7 +339,7 @@ class StageSketch {
   // Those that were exchanged last.
   void decode_gradients() {
     StreamClock exchanged;
-    exchanged[at(Stream::background)] = encoded_.first;
+    exchanged[index_of(Stream::background)] = encoded_.first;
     if (const double us = std::exchange(encoded_.second, 0); us > 0) compute(us, exchanged);
   }
 
@@ -367,7 +367,7 @@ class StageSketch {
       all = {};
       if (!sharded || step_.data.shard_parameters || step_.candidate.slices() == 1) continue;
       StreamClock after;
-      after[at(Stream::compute)] = last_[at(Stream::compute)];
+      after[index_of(Stream::compute)] = last_[index_of(Stream::compute)];
       const double parts = buckets(elements * size_of(step_.job.precision.reduce));
       const Axes axes = step_.candidate.slice_axes();
       Estimate time = step_.collective(CollectiveKind::all_gather, axes, elements / parts,

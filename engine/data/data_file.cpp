@@ -12,7 +12,7 @@ namespace trainer::data {
 namespace {
 
 constexpr std::int64_t kSmallBytes = std::int64_t{1} << 20;  // below this a descriptor costs more than a copy
-constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;  // of a pass over a file: fits a core's cache
+constexpr std::int64_t kPassBytes = std::int64_t{1} << 20;   // of a pass over a file: fits a core's cache
 
 Descriptor open_again(const std::string& path) {
   try {
@@ -65,7 +65,7 @@ std::string_view BlockReader::next(std::int64_t keep_from) {
   const std::size_t kept = block_.size();
   // What is kept may be longer than a block (a line of a table, say): the buffer grows with it, so that a pass stays
   // linear.
-  const std::int64_t more = std::min(std::max(kBlockBytes, static_cast<std::int64_t>(kept)), file_.bytes() - end_);
+  const std::int64_t more = std::min(std::max(kPassBytes, static_cast<std::int64_t>(kept)), file_.bytes() - end_);
   block_.resize(kept + static_cast<std::size_t>(more));
   file_.read(end_, block_.data() + kept, static_cast<std::size_t>(more));
   end_ += more;

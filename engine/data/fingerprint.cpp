@@ -19,7 +19,7 @@
 namespace trainer::data {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::int64_t kEndBytes = 64 << 10;  // at each end
 constexpr std::size_t kMostRead = 1024, kMostListed = 16;
@@ -45,11 +45,11 @@ FilePrint print_of(const std::string& path, bool with_contents) {
   return print;
 }
 
-Json json_of(const std::vector<std::string>& paths) {
+OrderedJson json_of(const std::vector<std::string>& paths) {
   const std::size_t stride = (paths.size() + kMostRead - 1) / kMostRead;
   std::vector<XXH128_hash_t> hashes;
   std::int64_t bytes = 0;
-  Json first = Json::array();
+  OrderedJson first = OrderedJson::array();
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const FilePrint print = print_of(paths[i], i % stride == 0);
     hashes.push_back(print.hash);
@@ -66,22 +66,24 @@ std::vector<std::string> paths_of(const DataFiles& files) {
 
 // ---- Comparing. Members are taken only where they have the type that fingerprint() writes. ----
 
-std::int64_t integer(const Json& json, const char* key) {
+std::int64_t integer(const OrderedJson& json, const char* key) {
   return json.is_object() && json.contains(key) && json[key].is_number_integer() ? json[key].get<std::int64_t>() : -1;
 }
-std::string text(const Json& json, const char* key) {
+std::string text(const OrderedJson& json, const char* key) {
   return json.is_object() && json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : "";
 }
-Json member(const Json& json, const char* key) { return json.is_object() && json.contains(key) ? json[key] : Json(); }
+OrderedJson member(const OrderedJson& json, const char* key) {
+  return json.is_object() && json.contains(key) ? json[key] : OrderedJson();
+}
 
-std::string difference(const Json& saved, const Json& now) {
+std::string difference(const OrderedJson& saved, const OrderedJson& now) {
   if (saved.is_null())
     return fmt::format("{} bytes in {} files, where there were no files", integer(now, "bytes"), integer(now, "files"));
   if (now.is_null())
     return fmt::format("no files, where there were {} with {} bytes", integer(saved, "files"), integer(saved, "bytes"));
   if (integer(saved, "files") != integer(now, "files"))
     return fmt::format("{} files, where there were {}", integer(now, "files"), integer(saved, "files"));
-  const Json before = member(saved, "first"), after = member(now, "first");
+  const OrderedJson before = member(saved, "first"), after = member(now, "first");
   for (std::size_t i = 0; i < std::min(before.size(), after.size()) && before.is_array(); ++i) {
     const std::string file = text(after[i], "file");
     if (integer(before[i], "bytes") != integer(after[i], "bytes"))
@@ -97,26 +99,27 @@ std::string difference(const Json& saved, const Json& now) {
 }  // namespace
 
 std::string fingerprint(const DataJob& job) {
-  Json json{{"train", json_of(paths_of(job.train))}};
+  OrderedJson json{{"train", json_of(paths_of(job.train))}};
   if (const auto* val = std::get_if<DataFiles>(&job.val)) json["val"] = json_of(paths_of(*val));
   const bool of_file = job.tokenizer == trainer::Tokenizer::file;
   if (job.format == DataFormat::chat || (job.format == DataFormat::preference && of_file)) {
     const std::string facts = chat::facts_of_folder(folder_of_tokenizer(job), job.chat_template);
     json["template"] = {{"hash", hex(XXH3_128bits(facts.data(), facts.size()))}};
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 std::vector<std::string> fingerprint_differences(const std::string& saved, const std::string& now) {
-  const Json before = Json::parse(saved, nullptr, /*allow_exceptions=*/false), after = Json::parse(now, nullptr, false);
+  const OrderedJson before = OrderedJson::parse(saved, nullptr, /*allow_exceptions=*/false),
+                    after = OrderedJson::parse(now, nullptr, false);
   std::vector<std::string> differences;
   for (const char* part : {"train", "val"}) {
-    const Json from = member(before, part), to = member(after, part);
+    const OrderedJson from = member(before, part), to = member(after, part);
     if (from.is_null() && to.is_null()) continue;
     if (!text(from, "hash").empty() && text(from, "hash") == text(to, "hash")) continue;
     differences.push_back(fmt::format("data.{}: {}", part, difference(from, to)));
   }
-  const Json from = member(before, "template"), to = member(after, "template");
+  const OrderedJson from = member(before, "template"), to = member(after, "template");
   if (!from.is_null() && !to.is_null() && text(from, "hash") != text(to, "hash"))
     differences.emplace_back(
         "data.template: the chat template, its special tokens, or the date that it writes is another one");

@@ -196,7 +196,7 @@ Descriptor lock(const std::string& path, const Say& say) {
 
 // ---- Contents of files ----
 
-constexpr std::int64_t kEndBytes = 64 << 10;
+constexpr std::int64_t kHashedBytes = 64 << 10;
 
 struct Identity {
   std::uint64_t device = 0, inode = 0, size = 0;
@@ -231,8 +231,8 @@ void add_part(Hasher& hasher, const DataFile& file, std::int64_t begin, std::int
 std::string note_path(const DataFile& file, const Identity& identity, const std::string& folder) {
   Hasher hasher;
   hasher.add(&identity, sizeof identity);
-  add_part(hasher, file, 0, std::min(kEndBytes, file.bytes()));
-  add_part(hasher, file, std::max<std::int64_t>(0, file.bytes() - kEndBytes), file.bytes());
+  add_part(hasher, file, 0, std::min(kHashedBytes, file.bytes()));
+  add_part(hasher, file, std::max<std::int64_t>(0, file.bytes() - kHashedBytes), file.bytes());
   return folder + "/files/" + hasher.hash().str();
 }
 

@@ -9,7 +9,7 @@
 namespace trainer::data {
 namespace {
 
-constexpr std::int64_t kBlockBytes = 16384;  // of one read
+constexpr std::int64_t kReadBytes = 16384;  // of one read
 constexpr std::int64_t kSmallBytes = std::int64_t{64} << 20, kSampleIds = 32768, kSamples = 256;
 
 // Ids of `bytes` widened to i32; returns the largest, as the file has it.
@@ -47,9 +47,9 @@ void IdStream::read(std::int64_t first, std::int64_t count, std::int32_t* out) c
 
 void IdStream::read_part(std::size_t file, std::int64_t first, std::int64_t count, std::int32_t* out) const {
   const IdLayout& layout = files_[file].layout;
-  char bytes[kBlockBytes];
+  char bytes[kReadBytes];
   for (std::int64_t done = 0; done < count;) {
-    const std::int64_t part = std::min(count - done, kBlockBytes / layout.id_bytes);
+    const std::int64_t part = std::min(count - done, kReadBytes / layout.id_bytes);
     corpus_.files()[file].data.read(layout.first_byte + (first + done) * layout.id_bytes, bytes,
                                     static_cast<std::size_t>(part * layout.id_bytes));
     const std::uint32_t largest = layout.id_bytes == 2 ? widen<std::uint16_t>(bytes, part, out + done)

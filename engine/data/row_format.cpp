@@ -16,8 +16,6 @@
 namespace trainer::data {
 namespace {
 
-using Json = RowJson;
-
 class OfText : public RowFormat {
  public:
   explicit OfText(const DataJob& job) : job_(job), text_(job) {}
@@ -50,7 +48,7 @@ class Documents final : public OfText {
   using OfText::OfText;
 
   EncodedRow encode(const std::string& row) const override {
-    const Json json = object_of(row);
+    const RowJson json = object_of(row);
     EncodedRow out{text_.ids(text_at(json, job_, "text")), {}};
     if (out.ids.size() < 2) throw DataError("its text is empty");
     out.trained.assign(out.ids.size(), true);
@@ -67,7 +65,7 @@ class Completions final : public OfText {
   using OfText::OfText;
 
   EncodedRow encode(const std::string& row) const override {
-    const Json json = object_of(row);
+    const RowJson json = object_of(row);
     const std::string& prompt = text_at(json, job_, "prompt");
     std::vector<std::uint32_t> first_bytes;
     EncodedRow out{text_.ids(prompt + text_at(json, job_, "completion"), &first_bytes), {}};
@@ -131,7 +129,7 @@ class Chats final : public RowFormat {
 
  private:
   std::string conversation_in(const std::string& row) const {
-    const Json json = object_of(row);
+    const RowJson json = object_of(row);
     if (job_.fields.contains("instruction")) return of_instruction(json).dump();
     const std::string name = named(job_, "messages");
     const auto messages = json.find(name);
@@ -141,8 +139,8 @@ class Chats final : public RowFormat {
   }
 
   /// Alpaca's rows: an instruction, perhaps with an input, and the output.
-  Json of_instruction(const Json& row) const {
-    Json messages = Json::array();
+  RowJson of_instruction(const RowJson& row) const {
+    RowJson messages = RowJson::array();
     const auto optional = [&](const char* what) -> std::string {
       if (!job_.fields.contains(what)) return "";
       const auto found = row.find(named(job_, what));

@@ -18,7 +18,7 @@
 namespace trainer::data {
 namespace {
 
-constexpr std::size_t kBlockBytes = 8 << 20, kBlockRows = 8192;  // of rows that are encoded at once
+constexpr std::size_t kEncodedBytes = 8 << 20, kEncodedRows = 8192;  // of rows that are encoded at once
 constexpr std::size_t kMostMistakes = 10;
 constexpr std::int64_t kScan = 1 << 16;
 constexpr std::int32_t kFirst = 1, kTrained = 2, kFactor = 4;
@@ -64,10 +64,10 @@ void encode_all(std::vector<Row>& rows, const RowFormat& format, int threads) {
 }
 
 /// Reads and encodes the rows of files, and gives their codes in order.
-class Encoding {
+class RowEncoding {
  public:
-  Encoding(const std::vector<std::string>& paths, const RowFormat& format, const Tokenizing& options,
-           const TakeIds& take)
+  RowEncoding(const std::vector<std::string>& paths, const RowFormat& format, const Tokenizing& options,
+              const TakeIds& take)
       : paths_(paths), format_(format), columns_(format.columns()), options_(options), take_(take) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
     threads_ = std::max(1, options.threads > 0 ? options.threads : cores);
@@ -94,7 +94,7 @@ class Encoding {
     while (mistakes_.size() < kMostMistakes && rows->next(text)) {
       bytes_ += text.size();
       block_.push_back({std::move(text), rows->place()});
-      if (bytes_ >= kBlockBytes || block_.size() >= kBlockRows) finish_block(before + rows->bytes_read());
+      if (bytes_ >= kEncodedBytes || block_.size() >= kEncodedRows) finish_block(before + rows->bytes_read());
     }
     return DataFile(path).bytes();
   }
@@ -129,10 +129,10 @@ class Encoding {
 };
 
 /// Raised by one where codes of the same rows become others.
-constexpr std::uint64_t kRevision = 1;
+constexpr std::uint64_t kRowsRevision = 1;
 
 Hash128 key_of(const std::vector<std::string>& paths, const RowFormat& format, const std::string& folder) {
-  std::string facts = "rows, revision " + std::to_string(kRevision) + ", " + format.facts();
+  std::string facts = "rows, revision " + std::to_string(kRowsRevision) + ", " + format.facts();
   for (const std::string& path : paths) {
     const DataFile file(path);
     facts += "\n" + std::to_string(file.bytes()) + " " + content_hash(file, folder).str();
@@ -142,7 +142,7 @@ Hash128 key_of(const std::vector<std::string>& paths, const RowFormat& format, c
 
 std::shared_ptr<const TokenStream> codes_of(const std::vector<std::string>& paths, const RowFormat& format,
                                             const Tokenizing& options) {
-  const auto encode_into = [&](const TakeIds& take) { Encoding(paths, format, options, take).run(); };
+  const auto encode_into = [&](const TakeIds& take) { RowEncoding(paths, format, options, take).run(); };
   if (options.cache.empty()) return ids_in_memory(encode_into);
   return cached_ids(options.cache, key_of(paths, format, options.cache), kFactor * format.vocab_size(), encode_into,
                     options.say);

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::TensorInfo;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// The checkpoint's adapter. Throws where there is none, or one that PEFT's files cannot say.
 Adapter open_adapter(const Options& options) {
@@ -130,15 +130,17 @@ std::vector<std::string> choosing(const Adapter& adapter, const std::vector<std:
   return shorter([&](const std::string& node) { return disk_name(adapter, node); });
 }
 
-Json number(double value) { return value == std::floor(value) ? Json(static_cast<std::int64_t>(value)) : Json(value); }
+OrderedJson number(double value) {
+  return value == std::floor(value) ? OrderedJson(static_cast<std::int64_t>(value)) : OrderedJson(value);
+}
 
 /// What peft wraps the base for.
-Json task_of(const std::optional<ModelFolder>& folder) {
+OrderedJson task_of(const std::optional<ModelFolder>& folder) {
   if (!folder) return nullptr;
   const auto head = folder->with.find("head");
   const std::string* word = head == folder->with.end() ? nullptr : head->second.word();
   if (word != nullptr && *word != "words") return "SEQ_CLS";
-  return folder->tensors ? Json(nullptr) : Json("CAUSAL_LM");
+  return folder->tensors ? OrderedJson(nullptr) : OrderedJson("CAUSAL_LM");
 }
 
 std::string config_of(const Adapter& adapter, const std::vector<std::string>& nodes,
@@ -148,23 +150,24 @@ std::string config_of(const Adapter& adapter, const std::vector<std::string>& no
                               return name_matches(glob, node + ".weight");
                             });
                           });
-  return Json{{"alpha_pattern", Json::object()},
-              {"base_model_name_or_path", adapter.base},
-              {"bias", "none"},
-              {"fan_in_fan_out", transposed},
-              {"inference_mode", true},
-              {"init_lora_weights", true},
-              {"layers_to_transform", nullptr},
-              {"lora_alpha", number(adapter.alpha)},
-              {"lora_dropout", number(adapter.dropout)},
-              {"modules_to_save", whole.empty() ? Json(nullptr) : Json(choosing(adapter, whole, ""))},
-              {"peft_type", "LORA"},
-              {"r", adapter.rank},
-              {"rank_pattern", Json::object()},
-              {"target_modules", choosing(adapter, nodes, ".")},
-              {"task_type", task_of(adapter.folder)},
-              {"use_dora", adapter.magnitude},
-              {"use_rslora", adapter.scaled_by_root}}
+  return OrderedJson{
+             {"alpha_pattern", OrderedJson::object()},
+             {"base_model_name_or_path", adapter.base},
+             {"bias", "none"},
+             {"fan_in_fan_out", transposed},
+             {"inference_mode", true},
+             {"init_lora_weights", true},
+             {"layers_to_transform", nullptr},
+             {"lora_alpha", number(adapter.alpha)},
+             {"lora_dropout", number(adapter.dropout)},
+             {"modules_to_save", whole.empty() ? OrderedJson(nullptr) : OrderedJson(choosing(adapter, whole, ""))},
+             {"peft_type", "LORA"},
+             {"r", adapter.rank},
+             {"rank_pattern", OrderedJson::object()},
+             {"target_modules", choosing(adapter, nodes, ".")},
+             {"task_type", task_of(adapter.folder)},
+             {"use_dora", adapter.magnitude},
+             {"use_rslora", adapter.scaled_by_root}}
              .dump(2) +
          "\n";
 }

@@ -8,7 +8,7 @@
 namespace trainer::exporting {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// Where the value of a key of the outermost object lies, as [first, last) of the text, and where the key begins.
 struct Place {
@@ -82,13 +82,13 @@ std::string with_dtype(const std::string& text, std::string_view dtype) {
     changed.replace(place.first, place.last - place.first, "\"" + std::string(dtype) + "\"");
   }
   remove(changed, "quantization_config");
-  CHECK(Json::accept(changed), "a config.json that is no JSON any more");
+  CHECK(OrderedJson::accept(changed), "a config.json that is no JSON any more");
   return changed;
 }
 
 std::string section_of(const std::string& text, const std::string& part, const std::string& architecture) {
-  const Json whole = Json::parse(text);
-  Json section = {{"architectures", {architecture}}};
+  const OrderedJson whole = OrderedJson::parse(text);
+  OrderedJson section = {{"architectures", {architecture}}};
   for (const auto& [key, value] : whole.at(part).items()) section[key] = value;
   section["architectures"] = {architecture};
   for (const char* key : {"dtype", "torch_dtype"})
@@ -97,7 +97,7 @@ std::string section_of(const std::string& text, const std::string& part, const s
 }
 
 std::string model_type_in(const std::string& text, const std::string& part) {
-  const Json whole = Json::parse(text);
+  const OrderedJson whole = OrderedJson::parse(text);
   return whole.at(part).value("model_type", "");
 }
 

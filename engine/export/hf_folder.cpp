@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::Range;
 using checkpoint::TensorInfo;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::int64_t kMostConfigBytes = std::int64_t{1} << 20;
 
@@ -248,7 +248,7 @@ void write_hf_folder(const Source& source, const std::string& path, const Option
   Rounding rounding(source);
   Writer writer(source, progress, rounding);
   const int num_shards = static_cast<int>(shards.size());
-  Json map = Json::object();
+  OrderedJson map = OrderedJson::object();
   for (int i = 0; i < num_shards; ++i) {
     const std::string name = checkpoint::file_name("model", i + 1, num_shards);
     const std::vector<Placed>& shard = shards[static_cast<std::size_t>(i)];
@@ -258,7 +258,8 @@ void write_hf_folder(const Source& source, const std::string& path, const Option
   rounding.tell(report);
   if (num_shards > 1) {
     const std::string name = "model.safetensors.index.json";
-    const std::string text = Json{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}}.dump(2) + "\n";
+    const std::string text =
+        OrderedJson{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}}.dump(2) + "\n";
     write_text(path + "/" + name, text);
     report.files.emplace_back(name, static_cast<std::int64_t>(text.size()));
   }

@@ -63,15 +63,15 @@ namespace {
 using namespace form;
 using Fields = std::vector<FieldDef>;
 using Forms = std::vector<Form>;
-using Words = std::vector<std::string_view>;
+using Names = std::vector<std::string_view>;
 
 // What the search decides where a job says so.
-Words with_auto(Words words) {
+Names with_auto(Names words) {
   words.insert(words.begin(), "auto");
   return words;
 }
 
-Words without(Words words, std::string_view word) {
+Names without(Names words, std::string_view word) {
   std::erase(words, word);
   return words;
 }
@@ -161,7 +161,7 @@ Form field_names(std::initializer_list<std::string_view> names) {
 
 /// Of the formats whose files hold rows.
 Fields rows() {
-  const Words formats{"documents", "chat", "completion", "preference", "labelled"},
+  const Names formats{"documents", "chat", "completion", "preference", "labelled"},
       packed{"documents", "chat", "completion"};
   const std::string_view fields = "Members of a row by what they are, where they have other names.";
   const std::string_view tokenizer =
@@ -314,13 +314,13 @@ Fields optimizer(std::vector<std::string_view> names) {
           .when("name", {"sgd"}),
       optional("nesterov", "Nesterov's momentum.", {flag()}, "false").when("name", {"sgd"}),
       optional("weight_decay", weight_decay, {number(0)}, "0.1")
-          .when("name", muon ? Words{"adamw", "muon"} : Words{"adamw"}),
+          .when("name", muon ? Names{"adamw", "muon"} : Names{"adamw"}),
       optional("weight_decay", weight_decay, {number(0)}, "0.0").when("name", {"adam", "lion", "sgd"}),
       optional("decay", "matrices: weight decay applies to parameters of two or more dims. all: to every one.",
                {word(words<Decay>())}, "matrices")
           .when("name", {"adam", "adamw", "lion", "sgd"}),
       optional("states", states, {word(words<States>())}, "f32")
-          .when("name", muon ? Words{"adam", "adamw", "lion", "muon"} : Words{"adam", "adamw", "lion"}),
+          .when("name", muon ? Names{"adam", "adamw", "lion", "muon"} : Names{"adam", "adamw", "lion"}),
       optional("states", states, {word(words<States>())}, "f32").when("name", {"sgd"}).when_above("momentum", 0),
   };
   if (!muon) return fields;
@@ -521,7 +521,7 @@ Fields virtual_stages_by_schedule() {
              other.most_virtual_stages == record.most_virtual_stages;
     };
     if (std::ranges::find_if(kScheduleRecords, alike) != &record) continue;
-    Words schedules;
+    Names schedules;
     for (const ScheduleRecord& other : kScheduleRecords)
       if (alike(other)) schedules.push_back(other.name);
     Forms forms{integer(record.least_virtual_stages, std::min(record.most_virtual_stages, kMostVirtualStages))};
@@ -679,7 +679,7 @@ Fields log() {
 }
 
 Fields job() {
-  Words names = with_auto(words<DataKind>());
+  Names names = with_auto(words<DataKind>());
   names.insert(names.end(), {"tensor", "pipeline"});
   return {
       extra("name", "What the run is called; default: the file's name.", {text()}),

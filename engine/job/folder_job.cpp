@@ -10,7 +10,7 @@
 namespace trainer {
 namespace {
 
-constexpr std::int64_t kLongest = 2048;
+constexpr std::int64_t kLongestSequence = 2048;
 
 /// Processors are the default; a hardware file whose name does not begin with "cpu" is that of a GPU.
 bool is_on_gpus(const std::vector<std::string>& overrides) {
@@ -35,7 +35,7 @@ std::string overridden(const std::vector<std::string>& overrides, const std::str
 
 /// What to train on: nothing in the folder says that.
 std::string data_of(const ModelFolder& folder, const std::string& format) {
-  const std::int64_t seq_len = std::min(kLongest, folder.longest.value_or(kLongest));
+  const std::int64_t seq_len = std::min(kLongestSequence, folder.longest.value_or(kLongestSequence));
   if (format == "tokens")
     return fmt::format(
         "  format: tokens                 # a file of token ids\n"

@@ -50,13 +50,13 @@ Placed shard_conv(const Graph&, const Node& node, Placing in) {
   return {};
 }
 
-Placed shard_grad_input(const Graph&, const Node& node, Placing in) {
+Placed shard_conv_grad_input(const Graph&, const Node& node, Placing in) {
   if (in[1].is_replicate() && (in[0].is_shard(0) || in[0].is_partial())) return all(node, in[0]);
   if (in[0].is_shard(1) && in[1].is_shard(0) && in[0].parts == in[1].parts) return all(node, Placement::partial());
   return {};
 }
 
-Placed shard_grad_weight(const Graph&, const Node& node, Placing in) {
+Placed shard_conv_grad_weight(const Graph&, const Node& node, Placing in) {
   if (in[0].is_shard(0) && in[1] == in[0]) return all(node, Placement::partial());
   if (in[0].is_replicate() && in[1].is_shard(1)) return all(node, Placement::shard(0, in[1].parts));
   if (in[0].is_replicate() && in[1].is_partial()) return all(node, in[1]);
@@ -83,14 +83,14 @@ OpDef forward(const Convolution& c) {
 
 OpDef grad_input(const Convolution& c) {
   OpDef def{.op = c.grad_input};
-  def.shard = shard_grad_input;
+  def.shard = shard_conv_grad_input;
   def.flops = [](const Signature& s) { return flops(s.operands[0], s.operands[1]); };
   return def;
 }
 
 OpDef grad_weight(const Convolution& c) {
   OpDef def{.op = c.grad_weight};
-  def.shard = shard_grad_weight;
+  def.shard = shard_conv_grad_weight;
   def.flops = [](const Signature& s) { return flops(s.operands[1], s.operands[2]); };
   return def;
 }

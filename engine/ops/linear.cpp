@@ -79,12 +79,12 @@ Placed shard_input_gradient(const Graph& graph, const Node& node, Placing in, Ep
   return {};
 }
 
-Placed shard_grad_input(const Graph& graph, const Node& node, Placing in) {
+Placed shard_linear_grad_input(const Graph& graph, const Node& node, Placing in) {
   return shard_input_gradient(graph, node, in, epilogue_of(node));
 }
 
 /// Outputs are dweight and, with a bias, dbias.
-Placed shard_grad_weight(const Graph& graph, const Node& node, Placing in) {
+Placed shard_linear_grad_weight(const Graph& graph, const Node& node, Placing in) {
   const int last = input_shape(graph, node, 0).rank() - 1;
   const Placement x = in[0], dy = in[1];
   if (x.is_shard() && x.dim < last && x == dy) return all(node, Placement::partial());
@@ -140,7 +140,7 @@ double quantized_flops(const Signature& s) {
   return 2.0 * static_cast<double>(x.elements()) * static_cast<double>(y[-1]);
 }
 
-double flops(const TensorDesc& rows, const TensorDesc& weight) {
+double product_flops(const TensorDesc& rows, const TensorDesc& weight) {
   return 2.0 * static_cast<double>(rows.shape.rows()) * static_cast<double>(weight.elements());
 }
 
@@ -154,14 +154,14 @@ OpDef linear() {
   def.shard_by_origin = shard_once;
   def.origin = origin_once;
   def.localize = localize_once;
-  def.flops = [](const Signature& s) { return flops(s.operands[0], s.operands[1]); };
+  def.flops = [](const Signature& s) { return product_flops(s.operands[0], s.operands[1]); };
   return def;
 }
 
 OpDef linear_grad_input() {
   OpDef def{.op = Op::linear_grad_input};
-  def.shard = shard_grad_input;
-  def.flops = [](const Signature& s) { return flops(s.operands[0], s.operands[1]); };
+  def.shard = shard_linear_grad_input;
+  def.flops = [](const Signature& s) { return product_flops(s.operands[0], s.operands[1]); };
   return def;
 }
 
@@ -185,8 +185,8 @@ OpDef quantized_linear_grad_input() {
 
 OpDef linear_grad_weight() {
   OpDef def{.op = Op::linear_grad_weight};
-  def.shard = shard_grad_weight;
-  def.flops = [](const Signature& s) { return flops(s.operands[0], s.operands[2]); };
+  def.shard = shard_linear_grad_weight;
+  def.flops = [](const Signature& s) { return product_flops(s.operands[0], s.operands[2]); };
   return def;
 }
 

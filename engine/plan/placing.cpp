@@ -184,12 +184,12 @@ Pattern pattern_of(const Segment& segment, const std::vector<Placed>& items) {
   return pattern;
 }
 
-struct Block {
+struct PlacedBlock {
   std::vector<std::int64_t> offsets;  // of the segment's items
   std::int64_t bytes = 0;
 };
 
-Block block_of(const Segment& segment, const std::vector<Placed>& items) {
+PlacedBlock block_of(const Segment& segment, const std::vector<Placed>& items) {
   std::vector<Lifetime> lives;
   for (const std::size_t item : segment.items)
     for (const Lifetime& life : items[item].lives)
@@ -201,7 +201,7 @@ Block block_of(const Segment& segment, const std::vector<Placed>& items) {
     own.push_back({items[item].bytes, std::span(lives).subspan(at, count)});
     at += count;
   }
-  Block block;
+  PlacedBlock block;
   block.bytes = place(own, 0, static_cast<std::size_t>(segment.life.last - segment.begin) + 1);
   for (const Placed& one : own) block.offsets.push_back(one.offset);
   return block;
@@ -223,8 +223,8 @@ std::int64_t place_in_blocks(std::vector<Placed>& items, std::span<const std::in
                              std::size_t num_instructions, bool bundled) {
   std::vector<Segment> segments, bundles;
   split(items, begins, num_instructions, bundled, segments, bundles);
-  std::map<Pattern, Block> blocks;
-  std::vector<const Block*> block_of_segment;
+  std::map<Pattern, PlacedBlock> blocks;
+  std::vector<const PlacedBlock*> block_of_segment;
   std::vector<Placed> outer;
   for (const Segment& segment : segments) {
     const auto [at, added] = blocks.try_emplace(pattern_of(segment, items));

@@ -14,7 +14,7 @@
 namespace trainer::report {
 namespace {
 
-using Unit = ComparedLine::Unit;
+using LineUnit = ComparedLine::Unit;
 
 class Comparison {
  public:
@@ -44,10 +44,11 @@ class Comparison {
     return *found;
   }
 
-  void add(const std::string& section, const std::string& name, Json a, Json b, Unit unit = Unit::none) {
+  void add(const std::string& section, const std::string& name, Json a, Json b, LineUnit unit = LineUnit::none) {
     if (!a.is_null() || !b.is_null()) lines_.push_back({section, name, std::move(a), std::move(b), unit});
   }
-  void add_at(const std::string& section, const std::string& name, const std::string& path, Unit unit = Unit::none) {
+  void add_at(const std::string& section, const std::string& name, const std::string& path,
+              LineUnit unit = LineUnit::none) {
     add(section, name, at(a_.plan, path), at(b_.plan, path), unit);
   }
 
@@ -74,15 +75,15 @@ class Comparison {
     add_at("plan", "micro-batch", "batch.micro");
     add_at("plan", "micro-batches", "batch.micro_batches");
     add_at("plan", "parameters", "parameters");
-    add_at("plan", "FLOPs a step", "flops_per_step", Unit::flops);
+    add_at("plan", "FLOPs a step", "flops_per_step", LineUnit::flops);
     add_at("plan", "instructions of a step", "instructions.step");
   }
 
   void memory() {
     for (const auto& [category, bytes] : a_.plan["memory"]["by_category"].items())
-      add_at("memory", category, "memory.by_category." + category, Unit::bytes);
-    add_at("memory", "peak", "memory.peak_bytes", Unit::bytes);
-    add_at("memory", "limit", "memory.limit_bytes", Unit::bytes);
+      add_at("memory", category, "memory.by_category." + category, LineUnit::bytes);
+    add_at("memory", "peak", "memory.peak_bytes", LineUnit::bytes);
+    add_at("memory", "limit", "memory.limit_bytes", LineUnit::bytes);
     add_at("memory", "fits", "memory.fits");
     const auto points = [](const Json& plan) {
       std::map<std::string, Json> found;
@@ -90,7 +91,7 @@ class Comparison {
       return found;
     };
     both(points(a_.plan), points(b_.plan), [&](const std::string& name, const Json& a, const Json& b) {
-      add("memory", "beside it: " + name, a, b, Unit::bytes);
+      add("memory", "beside it: " + name, a, b, LineUnit::bytes);
     });
   }
 
@@ -106,9 +107,10 @@ class Comparison {
       for (const Json& one : plan["communication"]) sum += one["bytes"].get<std::int64_t>();
       return sum;
     };
-    both(bytes(a_.plan), bytes(b_.plan),
-         [&](const std::string& name, const Json& a, const Json& b) { add("communication", name, a, b, Unit::bytes); });
-    add("communication", "all", all(a_.plan), all(b_.plan), Unit::bytes);
+    both(bytes(a_.plan), bytes(b_.plan), [&](const std::string& name, const Json& a, const Json& b) {
+      add("communication", name, a, b, LineUnit::bytes);
+    });
+    add("communication", "all", all(a_.plan), all(b_.plan), LineUnit::bytes);
   }
 
   void predicted() {
@@ -122,9 +124,9 @@ class Comparison {
              {"bubble", "bubble_ms"},
              {"optimizer", "optimizer_ms"},
              {"input", "input_ms"}})
-      add_at(section, name, std::string("predicted.") + key, Unit::ms);
+      add_at(section, name, std::string("predicted.") + key, LineUnit::ms);
     add_at(section, "tokens a second", "predicted.tokens_per_s");
-    add_at(section, "model FLOPs utilisation", "predicted.mfu", Unit::share);
+    add_at(section, "model FLOPs utilisation", "predicted.mfu", LineUnit::share);
     add_at(section, "hardware", "predicted.hardware");
   }
 
@@ -168,23 +170,23 @@ class Comparison {
   std::vector<ComparedLine> lines_;
 };
 
-std::string number_text(double value, Unit unit) {
+std::string number_text(double value, LineUnit unit) {
   switch (unit) {
-    case Unit::ms:
+    case LineUnit::ms:
       return fmt::format("{:.3f}", value);
-    case Unit::share:
+    case LineUnit::share:
       return fmt::format("{:.1f}%", 100 * value);
-    case Unit::flops:
+    case LineUnit::flops:
       return fmt::format("{:.4g}", value);
-    case Unit::bytes:
+    case LineUnit::bytes:
       return bytes_text(value);
-    case Unit::none:
+    case LineUnit::none:
       return grouped(std::llround(value));
   }
   return "";
 }
 
-std::string value_text(const Json& value, Unit unit) {
+std::string value_text(const Json& value, LineUnit unit) {
   if (value.is_null()) return "-";
   if (value.is_string()) return value.get<std::string>();
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
@@ -209,12 +211,12 @@ std::pair<std::string, std::string> difference_text(const ComparedLine& line) {
   if (!line.differs() || !way || *way == 0) return {line.differs() ? "differs" : "", ""};
   const std::string text = (*way > 0 ? "+" : "") + number_text(*way, line.unit);
   const double from = line.a.is_number() ? line.a.get<double>() : 0;
-  return {text, from != 0 && line.unit != Unit::share ? fmt::format("{:+.1f}%", 100 * *way / from) : ""};
+  return {text, from != 0 && line.unit != LineUnit::share ? fmt::format("{:+.1f}%", 100 * *way / from) : ""};
 }
 
 std::string name_of(const ComparedLine& line) {
   switch (line.unit) {
-    case Unit::ms:
+    case LineUnit::ms:
       return line.name + ", ms";
     default:
       return line.name;

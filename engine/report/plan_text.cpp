@@ -19,8 +19,6 @@
 namespace trainer::report {
 namespace {
 
-std::string size_text(std::int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
 std::string mesh_line(const Mesh& mesh) {
   std::string text;
   for (Axis axis : kAxes) text += fmt::format("{}{} {}", text.empty() ? "" : " × ", name_of(axis), mesh.size(axis));
@@ -39,7 +37,7 @@ void add_alive(std::string& out, const Role& role, const MemoryReport& report) {
     const Buffer& buffer = role.buffer(alive[i]);
     const std::string micro_batch = buffer.micro_batch >= 0 ? fmt::format(" mb{}", buffer.micro_batch) : "";
     table.add(
-        {"  " + role.name(buffer.name) + micro_batch, std::string(name_of(buffer.category)), size_text(buffer.bytes)});
+        {"  " + role.name(buffer.name) + micro_batch, std::string(name_of(buffer.category)), bytes_text(buffer.bytes)});
   }
   out += table.str();
 }
@@ -63,7 +61,7 @@ class StageTable {
   }
   void add(const std::string& name, const std::vector<std::int64_t>& numbers) {
     std::vector<std::string>& row = rows_.emplace_back(std::vector<std::string>{name});
-    for (const std::int64_t bytes : numbers) row.push_back(size_text(bytes));
+    for (const std::int64_t bytes : numbers) row.push_back(bytes_text(bytes));
   }
   std::string str() const {
     const bool turned = head_.size() > kMostColumns + 1;
@@ -92,7 +90,7 @@ std::string one_memory_table(const MemoryReport& report) {
   Table table({"at the peak", "size", "share"});
   for (int i = 0; i < kNumCategories; ++i) {
     const std::int64_t bytes = report.by_category[static_cast<std::size_t>(i)];
-    table.add({std::string(name_of(static_cast<Category>(i))), size_text(bytes),
+    table.add({std::string(name_of(static_cast<Category>(i))), bytes_text(bytes),
                fmt::format("{:.1f}%", 100.0 * static_cast<double>(bytes) / static_cast<double>(report.peak_bytes))});
   }
   return table.str();
@@ -115,31 +113,31 @@ void add_memory(std::string& out, const CompiledJob& compiled) {
   const MemoryReport& report = fullest(compiled);
   const bool several = compiled.memory.size() > 1;
   const std::size_t stage = fullest_stage(compiled);
-  out +=
-      fmt::format("\nmemory of a rank{}: {} of {}{}\n", several ? fmt::format(" of stage {}, the fullest", stage) : "",
-                  size_text(report.peak_bytes), size_text(compiled.limit_bytes), compiled.fits ? "" : ": DOES NOT FIT");
+  out += fmt::format("\nmemory of a rank{}: {} of {}{}\n",
+                     several ? fmt::format(" of stage {}, the fullest", stage) : "", bytes_text(report.peak_bytes),
+                     bytes_text(compiled.limit_bytes), compiled.fits ? "" : ": DOES NOT FIT");
   out += fmt::format("{}{}", several ? stages_memory_table(compiled.memory) : one_memory_table(report),
                      peak_line(compiled.plan.roles[stage], report));
   add_alive(out, compiled.plan.roles[stage], report);
   for (const Space space : {Space::host, Space::disk})
     if (const std::int64_t bytes = most_bytes(compiled.plan, space); bytes > 0)
       out += fmt::format(
-          "  kept on the {} of the fullest rank: {}{}\n", name_of(space), size_text(bytes),
-          space == Space::host && compiled.host_limit_bytes ? " of " + size_text(*compiled.host_limit_bytes) : "");
+          "  kept on the {} of the fullest rank: {}{}\n", name_of(space), bytes_text(bytes),
+          space == Space::host && compiled.host_limit_bytes ? " of " + bytes_text(*compiled.host_limit_bytes) : "");
 }
 
 void add_lifecycle(std::string& out, const LoadedJob& loaded, const CompiledJob& compiled) {
   out += fmt::format("\nmemory over a run, of the fullest rank\n");
   Table table({"at", "in its allocation", "beside it", "what that is"});
   for (const LifecyclePoint& one : lifecycle_of(loaded, compiled))
-    table.add({one.point, size_text(one.inside), size_text(one.bytes), one.what});
+    table.add({one.point, bytes_text(one.inside), bytes_text(one.bytes), one.what});
   out += table.str();
   out += fmt::format("checkpoints: {}\n", checkpoint_line(loaded, compiled));
 }
 
 void add_one_traffic(std::string& out, const std::vector<Traffic>& traffic) {
   Table table({"collective", "axis", "count", "sent"});
-  for (const Traffic& one : traffic) table.add({one.collective, one.axis, grouped(one.count), size_text(one.bytes)});
+  for (const Traffic& one : traffic) table.add({one.collective, one.axis, grouped(one.count), bytes_text(one.bytes)});
   out += table.str();
 }
 

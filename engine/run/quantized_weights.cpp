@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "engine/core/check.h"
+#include "engine/core/index.h"
 #include "engine/run/state_blocks.h"
 #include "kernels/quantized.h"
 
@@ -18,7 +19,6 @@ using kernels::kNf4Values;
 constexpr auto kBlock = static_cast<std::size_t>(kQuantizedBlock);
 using Block = std::array<float, kBlock>;
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::size_t bytes_of(QuantizedPart::Kind kind, Quantization as, std::int64_t rows, std::int64_t in) {
   return size(shape_of(kind, as, rows, in).elements());
 }

@@ -18,8 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kDescription = 512;  // of a tensor, in the head of its file and in the manifest, about
 
-std::string size_text(std::int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
-
 // Saves that are left: every so many steps, and after the last.
 std::int64_t saves_after(const Job& job, std::int64_t step) {
   const std::int64_t every = job.checkpoint.every, last = job.train.steps;
@@ -51,7 +49,7 @@ CheckpointPlan checkpoint_plan(const Job& job, const CompiledJob& compiled) {
   plan.saving = plan.behind ? behind : save.in_step;
   if (job.checkpoint.behind && !plan.behind)
     plan.why_in_step = fmt::format("writing behind the step takes {} of host memory, and {} are free beside the plan",
-                                   size_text(behind), size_text(compiled.host_bytes));
+                                   bytes_text(behind), bytes_text(compiled.host_bytes));
   return plan;
 }
 
@@ -74,8 +72,8 @@ std::string lack_of_space(const Job& job, const CompiledJob& compiled, std::int6
       "{}: {} more checkpoint{} need{} {} ({} each), but the file system has {} free: make room, lower "
       "checkpoint.keep, or name another checkpoint.dir",
       *job.checkpoint.dir, more, more == 1 ? "" : "s", more == 1 ? "s" : "",
-      size_text(static_cast<std::int64_t>(needed)), size_text(plan.bytes),
-      size_text(static_cast<std::int64_t>(space.available)));
+      bytes_text(static_cast<std::int64_t>(needed)), bytes_text(plan.bytes),
+      bytes_text(static_cast<std::int64_t>(space.available)));
 }
 
 }  // namespace trainer

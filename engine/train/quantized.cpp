@@ -8,13 +8,12 @@
 #include <utility>
 
 #include "engine/core/error.h"
+#include "engine/core/index.h"
 #include "engine/core/narrow.h"
 #include "engine/run/quantized_weights.h"
 
 namespace trainer {
 namespace {
-
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// Elements [first, last) of a matrix as f32.
 std::vector<float> read_f32(const checkpoint::TensorStore& tensors, const std::string& matrix, std::int64_t first,

@@ -22,7 +22,7 @@ std::int64_t rounded_up(std::int64_t length) {
   return (length + step - 1) / step * step;
 }
 
-struct Step {
+struct RunLength {
   std::int64_t longest = 0;
   std::size_t end = 0;  ///< of the rows up to that length
 };
@@ -30,7 +30,7 @@ struct Step {
 }  // namespace
 
 std::vector<std::size_t> cheapest_runs(std::span<const std::int64_t> lengths, std::int64_t per_run) {
-  std::vector<Step> steps;
+  std::vector<RunLength> steps;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     if (steps.empty() || rounded_up(steps.back().longest) != rounded_up(lengths[i])) steps.emplace_back();
     steps.back() = {lengths[i], i + 1};

@@ -10,13 +10,12 @@
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/core/index.h"
 #include "engine/core/random.h"
 #include "engine/ops/op_def.h"
 
 namespace trainer {
 namespace {
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 /// Makes scores of the head's result without mixing its elements.
 bool keeps_elements(Op op) { return has(op, Trait::elementwise) || has(op, Trait::view); }

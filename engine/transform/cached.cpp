@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/core/check.h"
+#include "engine/core/index.h"
 #include "engine/core/op_record.h"
 #include "engine/ops/refuse.h"
 #include "engine/ops/unpack_attention.h"
@@ -13,8 +14,6 @@
 
 namespace trainer {
 namespace {
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 [[noreturn]] void fail(const Node& node, const std::string& why) {
   throw JobError({mistake_at(node, "text cannot be generated token by token: " + why)});

@@ -7,13 +7,12 @@
 #include <unordered_map>
 
 #include "engine/core/check.h"
+#include "engine/core/index.h"
 #include "engine/ops/op_def.h"
 #include "engine/transform/transform.h"
 
 namespace trainer {
 namespace {
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 class Differentiation final : public GradientBuilder {
  public:

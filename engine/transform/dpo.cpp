@@ -8,14 +8,13 @@
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/core/index.h"
 #include "engine/core/op_record.h"
 
 namespace trainer {
 namespace {
 
 std::string of_reference(const std::string& name) { return std::string(kReferencePrefix) + name; }
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 class DpoPass {
  public:

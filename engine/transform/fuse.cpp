@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "engine/core/index.h"
 #include "engine/core/op_record.h"
 #include "engine/transform/prune.h"
 
 namespace trainer {
 namespace {
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 bool is_norm(Op op) { return has(op, Trait::norm) && !has(op, Trait::backward); }
 bool is_norm_grad(Op op) { return has(op, Trait::norm) && has(op, Trait::backward); }

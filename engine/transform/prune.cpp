@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "engine/core/index.h"
+
 namespace trainer {
 namespace {
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 std::vector<bool> needed_values(const Graph& graph, const std::vector<ValueId>& roots) {
   std::vector<bool> needed(graph.values.size(), false);

@@ -4,15 +4,12 @@
 #include <unordered_map>
 
 #include "engine/core/check.h"
+#include "engine/core/index.h"
 #include "engine/ops/op_def.h"
 #include "engine/transform/transform.h"
 
 namespace trainer {
 namespace {
-
-using Mode = RecomputePolicy::Mode;
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 class Recomputation {
  public:
@@ -23,9 +20,9 @@ class Recomputation {
     while (num_forward_ < graph_.nodes.size() && !graph_.nodes[num_forward_].backward) ++num_forward_;
     find_producers();
     repeat_.assign(num_forward_, false);
-    if (policy_.mode == Mode::selective)
+    if (policy_.mode == RecomputePolicy::Mode::selective)
       choose_cheap();
-    else if (policy_.mode != Mode::none)
+    else if (policy_.mode != RecomputePolicy::Mode::none)
       choose_blocks();
     if (!policy_.gathers.empty()) choose_gathers();
     rewrite();
@@ -54,7 +51,7 @@ class Recomputation {
 
   bool in_recomputed_block(const Node& node) const {
     if (node.block == kNone) return false;
-    return policy_.mode != Mode::every_n || block_of(node) % policy_.every == 0;
+    return policy_.mode != RecomputePolicy::Mode::every_n || block_of(node) % policy_.every == 0;
   }
 
   /// Whether another block, or the graph around blocks, reads the node's value: it is an input of what follows, and so
@@ -162,7 +159,7 @@ class Recomputation {
 }  // namespace
 
 void recompute(Graph& graph, const RecomputePolicy& policy) {
-  if (policy.mode == Mode::none && policy.gathers.empty()) return;
+  if (policy.mode == RecomputePolicy::Mode::none && policy.gathers.empty()) return;
   CHECK(graph.seed != kNone, "a graph is differentiated before activations are recomputed");
   CHECK(policy.every >= 1, "every_n counts from 1");
   Recomputation(graph, policy).run();

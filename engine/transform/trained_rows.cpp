@@ -24,14 +24,14 @@ struct Run {
 };
 
 /// An entry of `trainable` that names rows.
-struct Entry {
+struct NamedRows {
   std::size_t index = 0;
   std::string glob;  ///< of the parameter
   std::string rows;  ///< between the brackets
 };
 
-std::vector<Entry> entries_of(const std::vector<std::string>& trainable) {
-  std::vector<Entry> entries;
+std::vector<NamedRows> entries_of(const std::vector<std::string>& trainable) {
+  std::vector<NamedRows> entries;
   for (std::size_t i = 0; i < trainable.size(); ++i) {
     if (!names_rows(trainable[i])) continue;
     const std::size_t open = trainable[i].rfind('[');
@@ -82,7 +82,7 @@ const Node* other_reader(const Graph& graph, ValueId table) {
 }
 
 /// The tables that an entry names.
-std::vector<ValueId> matches(const Graph& graph, const Entry& entry, std::vector<SelectionMistake>& mistakes) {
+std::vector<ValueId> matches(const Graph& graph, const NamedRows& entry, std::vector<SelectionMistake>& mistakes) {
   const auto tables = tables_of(graph);
   std::vector<std::string_view> names;
   for (const auto& [name, value] : tables) names.push_back(name);
@@ -209,7 +209,7 @@ bool names_rows(const std::string& glob) { return glob.ends_with(']') && glob.fi
 
 std::vector<SelectionMistake> check_rows(const Graph& graph, const std::vector<std::string>& trainable) {
   std::vector<SelectionMistake> mistakes;
-  for (const Entry& entry : entries_of(trainable)) {
+  for (const NamedRows& entry : entries_of(trainable)) {
     const std::string key = fmt::format("[{}]", entry.index);
     for (const ValueId table : matches(graph, entry, mistakes)) {
       const Value& value = graph.value(table);
@@ -234,7 +234,7 @@ std::vector<SelectionMistake> check_rows(const Graph& graph, const std::vector<s
 std::vector<SelectionMistake> split_rows(Graph& graph, const std::vector<std::string>& trainable) {
   std::map<ValueId, std::vector<Run>> trained;
   std::vector<SelectionMistake> mistakes;
-  for (const Entry& entry : entries_of(trainable))
+  for (const NamedRows& entry : entries_of(trainable))
     for (const ValueId table : matches(graph, entry, mistakes)) {
       const Value& value = graph.value(table);
       const bool cut = std::ranges::any_of(value.spec.cuts(), [](const Cut& each) { return each.as.is_shard(0); });

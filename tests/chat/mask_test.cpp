@@ -17,7 +17,7 @@ using nlohmann::json;
 
 namespace {
 
-const std::string kFolder = std::string(TRAINER_SOURCE_DIR) + "/tests/goldens/chat/";
+const std::string kMasks = std::string(TRAINER_SOURCE_DIR) + "/tests/goldens/chat/";
 
 std::string fnv(std::string_view text) {
   std::uint64_t value = 0xCBF29CE484222325;
@@ -76,7 +76,7 @@ std::tm date() {
 /// A folder's format with a template of these words.
 struct Given {
   explicit Given(const std::string& words, const std::string& folder = "gpt2") {
-    format = ChatFormat::of_folder(kFolder + folder, temporary.write("t.jinja", words), date());
+    format = ChatFormat::of_folder(kMasks + folder, temporary.write("t.jinja", words), date());
   }
   tests::TemporaryFolder temporary;
   std::shared_ptr<const ChatFormat> format;
@@ -93,15 +93,15 @@ std::string shown_of(const std::string& words, const std::string& row, TrainOn t
 }  // namespace
 
 TEST_CASE("text, ids and masks are those of transformers, for every template and conversation") {
-  const json cases = json::parse(tests::contents_of(kFolder + "cases.json"));
+  const json cases = json::parse(tests::contents_of(kMasks + "cases.json"));
   std::vector<std::string> rows;
-  std::ifstream lines(kFolder + "conversations.jsonl");
+  std::ifstream lines(kMasks + "conversations.jsonl");
   for (std::string line; std::getline(lines, line);) rows.push_back(line);
   int compared = 0;
   for (const auto& [name, golden] : cases.items()) {
     CAPTURE(name);
-    const std::string file = kFolder + "templates/" + name + ".jinja", words = tests::contents_of(file);
-    const auto marked = ChatFormat::of_folder(kFolder + golden["folder"].get<std::string>(), file, date());
+    const std::string file = kMasks + "templates/" + name + ".jinja", words = tests::contents_of(file);
+    const auto marked = ChatFormat::of_folder(kMasks + golden["folder"].get<std::string>(), file, date());
     const Given bare(without_marks(words), golden["folder"].get<std::string>());
     for (std::size_t i = 0; i < rows.size(); ++i) {
       CAPTURE(rows[i]);
@@ -247,7 +247,7 @@ TEST_CASE("a header with other white space around it is the prompt's nevertheles
 
 TEST_CASE("a folder's templates, its tokens and where generation stops") {
   tests::TemporaryFolder folder;
-  folder.write("tokenizer.json", tests::contents_of(kFolder + "gpt2/tokenizer.json"));
+  folder.write("tokenizer.json", tests::contents_of(kMasks + "gpt2/tokenizer.json"));
   const auto message = [&] { return tests::message_of<DataError>([&] { ChatFormat::of_folder(folder.path()); }); };
   CHECK(tests::contains(message(), "has no chat template"));
   const auto text_of = [&](const std::string& row) {
@@ -287,7 +287,7 @@ TEST_CASE("a folder's templates, its tokens and where generation stops") {
 
 TEST_CASE("of the tokens behind an answer the first at which generation stops ends the turn") {
   tests::TemporaryFolder folder;
-  folder.write("tokenizer.json", tests::contents_of(kFolder + "gpt2/tokenizer.json"));
+  folder.write("tokenizer.json", tests::contents_of(kMasks + "gpt2/tokenizer.json"));
   folder.write(
       "chat_template.jinja",
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{{ eos_token }}{% endfor %}");

@@ -57,7 +57,7 @@ using tests::message_of;
 using tests::save_small;
 using tests::TemporaryFolder;
 
-std::vector<std::string> names_in(const std::string& dir) {
+std::vector<std::string> entries_of(const std::string& dir) {
   std::vector<std::string> names;
   for (const auto& each : fs::directory_iterator(dir)) names.push_back(each.path().filename().string());
   std::sort(names.begin(), names.end());
@@ -138,7 +138,7 @@ TEST_CASE("a directory on a full disk is refused before the first step, and noth
   const std::string error = message_of<IoError>([&] { const Store store(folder.path()); });
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
   CHECK(contains(error, "File too large"));
-  CHECK(names_in(folder.path()).empty());
+  CHECK(entries_of(folder.path()).empty());
 }
 
 TEST_CASE("a save that fails leaves nothing on a disk that may be full") {
@@ -148,9 +148,9 @@ TEST_CASE("a save that fails leaves nothing on a disk that may be full") {
     save_small(store, 1);
     store.begin(2);
     tests::write_small(store.dir(), 2);
-    CHECK(names_in(folder.path()) == std::vector<std::string>{".owner", ".step-00000002.tmp", "step-00000001"});
+    CHECK(entries_of(folder.path()) == std::vector<std::string>{".owner", ".step-00000002.tmp", "step-00000001"});
   }
-  CHECK(names_in(folder.path()) == std::vector<std::string>{"step-00000001"});
+  CHECK(entries_of(folder.path()) == std::vector<std::string>{"step-00000001"});
 }
 
 TEST_CASE("a checkpoint that the system does not let us read is not damaged, and no older one is taken for it") {
@@ -209,7 +209,7 @@ TEST_CASE("checkpoints of another user that cannot be removed are told of, and t
     return warnings.size() == 1 && contains(warnings[0], "Permission denied; the run goes on") &&
            newest_whole(dir).checkpoint->manifest.step == 3;
   }));
-  CHECK(names_in(dir) == std::vector<std::string>{".step-00000001.trash", "step-00000003"});
+  CHECK(entries_of(dir) == std::vector<std::string>{".step-00000001.trash", "step-00000003"});
   CHECK(as_ordinary_user([&] {
     std::vector<std::string> warnings;
     Store store(dir, [&](const std::string& text) { warnings.push_back(text); });
@@ -253,8 +253,8 @@ TEST_CASE("a run whose directory was replaced does not save in the new one") {
   CHECK(contains(message_of<IoError>([&] { save_small(store, 2); }),
                  "runs: was moved or replaced while this run used it"));
   save_small(second, 7);
-  CHECK(names_in(dir) == std::vector<std::string>{".owner", "step-00000007"});
-  CHECK(names_in(folder.path("moved")) == std::vector<std::string>{".owner", "step-00000001"});
+  CHECK(entries_of(dir) == std::vector<std::string>{".owner", "step-00000007"});
+  CHECK(entries_of(folder.path("moved")) == std::vector<std::string>{".owner", "step-00000001"});
 }
 
 TEST_CASE("a directory that was replaced while a checkpoint was written gets no part of it") {
@@ -266,7 +266,7 @@ TEST_CASE("a directory that was replaced while a checkpoint was written gets no 
   fs::rename(dir, folder.path("moved"));
   fs::create_directory(dir);
   CHECK(!message_of<IoError>([&] { store.commit(2, "", "{}"); }).empty());
-  CHECK(names_in(dir).empty());
+  CHECK(entries_of(dir).empty());
 }
 
 TEST_CASE("a directory that was moved away or removed is made and locked again") {
@@ -279,7 +279,7 @@ TEST_CASE("a directory that was moved away or removed is made and locked again")
   CHECK(save_small(store, 2) == dir + "/step-00000002");
   fs::remove_all(folder.path("deep"));
   save_small(store, 3);
-  CHECK(names_in(dir) == std::vector<std::string>{".owner", "step-00000003"});
+  CHECK(entries_of(dir) == std::vector<std::string>{".owner", "step-00000003"});
   CHECK(warnings.size() == 2);
   CHECK(contains(message_of<IoError>([&] { const Store second(dir); }), "another run"));
 }

@@ -50,13 +50,13 @@ DataJob job_of(std::vector<std::string> paths) {
   return job;
 }
 
-struct Sample {
+struct TensorSample {
   std::vector<float> features = std::vector<float>(2);
   std::vector<std::int32_t> tokens = std::vector<std::int32_t>(3);
   std::int32_t target = 0;
 };
-Sample sample_of(const Dataset& dataset, std::int64_t index) {
-  Sample sample;
+TensorSample tensors_of(const Dataset& dataset, std::int64_t index) {
+  TensorSample sample;
   std::byte* out[] = {reinterpret_cast<std::byte*>(sample.features.data()),
                       reinterpret_cast<std::byte*>(sample.tokens.data()), reinterpret_cast<std::byte*>(&sample.target)};
   dataset.read(index, out);
@@ -78,7 +78,8 @@ TEST_CASE("tensors of several files are the samples, whatever numbers they hold 
   const Data data = open_data(job, kInputs);
   REQUIRE(data.train->num_samples() == 1);
   REQUIRE(data.val->num_samples() == 2);
-  const Sample first = sample_of(*data.train, 0), second = sample_of(*data.val, 0), third = sample_of(*data.val, 1);
+  const TensorSample first = tensors_of(*data.train, 0), second = tensors_of(*data.val, 0),
+                     third = tensors_of(*data.val, 1);
   CHECK(first.features == std::vector<float>{0.5F, -1});
   CHECK(first.tokens == std::vector<std::int32_t>{1, 2, 3});
   CHECK(first.target == 200);
@@ -96,7 +97,7 @@ TEST_CASE("fields name the tensors to read, and others may be beside them") {
       file_of(
           {{"mel", "F32", "[2,2]", kFeatures.bytes}, kTokens, kTargets, {"notes", "F64", "[1]", raw<double>({0})}}))});
   job.fields = {{"features", "mel"}, {"tokens", "tokens"}, {"targets", "targets"}};
-  CHECK(sample_of(*open_data(job, kInputs).train, 1).features == std::vector<float>{2, 3});
+  CHECK(tensors_of(*open_data(job, kInputs).train, 1).features == std::vector<float>{2, 3});
 }
 
 TEST_CASE("what is wrong with files of tensors is told with the file and the tensor") {
@@ -132,8 +133,8 @@ TEST_CASE("an integer that does not fit is an error where it stands") {
       "a.safetensors",
       file_of({kFeatures, {"tokens", "I64", "[2,3]", raw<std::int64_t>({0, 0, 0, 0, 1LL << 31, 0})}, kTargets}));
   const Data data = open_data(job_of({path}), kInputs);
-  CHECK(sample_of(*data.train, 0).tokens == std::vector<std::int32_t>{0, 0, 0});
-  const std::string said = message_of<DataError>([&] { sample_of(*data.train, 1); });
+  CHECK(tensors_of(*data.train, 0).tokens == std::vector<std::int32_t>{0, 0, 0});
+  const std::string said = message_of<DataError>([&] { tensors_of(*data.train, 1); });
   CHECK(contains(said, path + ": offset "));
   CHECK(contains(said, "tokens holds 2147483648, which is no 32-bit integer"));
 }

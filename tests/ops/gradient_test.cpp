@@ -25,7 +25,7 @@ double largest(const Tensor& t) {
   return result;
 }
 
-double worst(const Tensor& a, const Tensor& b) {
+double worst_difference(const Tensor& a, const Tensor& b) {
   double result = a.size() == b.size() ? 0 : INFINITY;
   for (std::int64_t i = 0; i < b.size() && i < a.size(); ++i) {
     const double off = std::fabs(a[i] - b[i]);
@@ -86,7 +86,7 @@ TEST_CASE("declared gradients are PyTorch's") {
       CAPTURE(input);
       const ValueId id = one.gradients[static_cast<std::size_t>(input)];
       REQUIRE(id != kNone);
-      CHECK(worst(values.get(id), want) <= 0x1p-23 * largest(want) + 1e-12);
+      CHECK(worst_difference(values.get(id), want) <= 0x1p-23 * largest(want) + 1e-12);
     }
   }
 }
@@ -100,7 +100,7 @@ TEST_CASE("declared gradients are the slopes of the outputs") {
     for (const auto& [input, want] : c.gradients) {
       CAPTURE(input);
       const Tensor got = values.get(one.gradients[static_cast<std::size_t>(input)]);
-      CHECK(worst(looked_at(got), central_differences(c, static_cast<std::size_t>(input))) <=
+      CHECK(worst_difference(looked_at(got), central_differences(c, static_cast<std::size_t>(input))) <=
             1e-6 * (largest(want) + 1e-3));
     }
   }

@@ -23,7 +23,7 @@ double reward(const Call& c, std::int64_t sequence) {
   return c.attributes.real("beta") * (c.in[1][sequence] - c.in[0][sequence]);
 }
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 
 }  // namespace
 
@@ -46,7 +46,7 @@ void sequence_nll(const Call& c) {
 void dpo_loss(const Call& c) {
   each_pair(c, c.in[2], [&](std::int64_t pair) {
     const double chosen = reward(c, 2 * pair), rejected = reward(c, 2 * pair + 1);
-    c.out[0][0] += -std::log(sigmoid(chosen - rejected));
+    c.out[0][0] += -std::log(logistic(chosen - rejected));
     c.out[1][0] += chosen;
     c.out[1][1] += rejected;
     c.out[1][2] += chosen > rejected;
@@ -57,7 +57,7 @@ void dpo_loss(const Call& c) {
 void dpo_loss_grad(const Call& c) {
   each_pair(c, c.in[2], [&](std::int64_t pair) {
     const double slope =
-        c.in[3][0] * c.attributes.real("beta") * sigmoid(reward(c, 2 * pair + 1) - reward(c, 2 * pair));
+        c.in[3][0] * c.attributes.real("beta") * logistic(reward(c, 2 * pair + 1) - reward(c, 2 * pair));
     c.out[0][2 * pair] = slope;
     c.out[0][2 * pair + 1] = -slope;
   });

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-const std::string kLast = "step-00000012";
+const std::string kLastStep = "step-00000012";
 
 // Process of each rank that mpirun started: its children, and theirs.
 std::vector<pid_t> descendants(pid_t parent) {
@@ -46,7 +46,7 @@ class KillStorm {
     const Outcome outcome = start()->wait();
     REQUIRE_MESSAGE(outcome.code == 0, outcome.err);
     whole_us_ = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-    expected_ = storm_.weights(kLast);
+    expected_ = storm_.weights(kLastStep);
     expected_names_ = storm_.names();
     REQUIRE(!expected_.empty());
     storm_.clear();
@@ -93,7 +93,7 @@ class KillStorm {
   }
 
   void check_end() const {
-    CHECK(storm_.weights(kLast) == expected_);
+    CHECK(storm_.weights(kLastStep) == expected_);
     CHECK(storm_.names() == expected_names_);
   }
 

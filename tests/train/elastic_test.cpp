@@ -19,7 +19,7 @@ using namespace trainer::tests;
 
 namespace {
 
-constexpr int kSaved = 3, kSteps = 6;
+constexpr int kSaved = 3, kStepsOfAll = 6;
 constexpr double kGamma = 2 * 64 * kRoundoffF32, kDepth = 48;
 
 struct Strategy {
@@ -47,7 +47,7 @@ Overrides all(const std::vector<Overrides>& parts) {
 // An odd vocabulary, so that rows are padded; a tied head, which stages share; and a scheduled step that must not begin
 // anew.
 Overrides common(int step, const char* format) {
-  return {"train.steps=" + std::to_string(kSteps),
+  return {"train.steps=" + std::to_string(kStepsOfAll),
           "train.batch.micro=1",
           "train.clip_norm=0.5",
           "model.with.dropout=0.1",
@@ -83,8 +83,9 @@ TEST_CASE("any strategy resumes what any other saved: the same bits, and the sam
       const std::string pair = std::string(kStrategies[from].name) + " to " + kStrategies[to].name,
                         path = step_path(jobs, kStrategies[from].name, kSaved);
       CAPTURE(pair);
-      const Overrides resume = all(
-          {common(kSteps, to % 2 == 0 ? "full" : "sharded"), kStrategies[to].overrides, {"checkpoint.resume=" + path}});
+      const Overrides resume = all({common(kStepsOfAll, to % 2 == 0 ? "full" : "sharded"),
+                                    kStrategies[to].overrides,
+                                    {"checkpoint.resume=" + path}});
       // No step: what is loaded is saved again.
       const Trained loaded =
           run(jobs.load("gpt2", pair + " again", all({resume, {"train.steps=" + std::to_string(kSaved)}})));
@@ -124,7 +125,7 @@ TEST_CASE("what ranks keep for themselves is saved: resumed, they end with the b
       const Trained alone = run(jobs.load(
           "gpt2", name + " alone",
           all({common(kSaved, format), {"strategy=ddp", "checkpoint.resume=" + step_path(jobs, name, kSaved)}})));
-      CHECK(alone.loss.size() == kSteps - kSaved);
+      CHECK(alone.loss.size() == kStepsOfAll - kSaved);
     }
 }
 

@@ -29,7 +29,7 @@ CompiledJob in_small_chunks(const LoadedJob& loaded, std::int64_t chunk = 256) {
   return compile(loaded, hardware, Purpose::train);
 }
 
-const Overrides kOnDisk{"strategy.offload={optimizer: disk}"};
+const Overrides kStatesOnDisk{"strategy.offload={optimizer: disk}"};
 
 std::int64_t moved_bytes(const Role& role, ProgramKind kind, bool comes) {
   std::int64_t bytes = 0;
@@ -84,7 +84,7 @@ TEST_CASE(
            {"llama r2 full_shard m2 lora bf16", {}}}) {
     CAPTURE(line);
     const LoadedJob plain = jobs.load(line, "plain" + std::to_string(folder), more),
-                    loaded = jobs.load(line, "disk" + std::to_string(folder++), both(kOnDisk, more));
+                    loaded = jobs.load(line, "disk" + std::to_string(folder++), both(kStatesOnDisk, more));
     const CompiledJob job = in_small_chunks(loaded);
     const Trained want = run(plain), got = run(loaded, job);
     check_same_bits(got, want);
@@ -108,7 +108,7 @@ TEST_CASE(
 
 TEST_CASE("what is on disk leaves the device, but for three chunks") {
   const MixedJobs jobs;
-  const LoadedJob loaded = jobs.load("llama ddp m1 bf16", "run", kOnDisk);
+  const LoadedJob loaded = jobs.load("llama ddp m1 bf16", "run", kStatesOnDisk);
   const Role on_disk = in_small_chunks(loaded, 1024).plan.roles[0],
              plain = compiled(jobs.load("llama ddp m1 bf16", "run")).plan.roles[0];
   CHECK(plain.persistent_bytes - on_disk.persistent_bytes == formula(plain, true));
@@ -133,7 +133,7 @@ TEST_CASE("checkpoints go from one way of keeping states to the other") {
   const std::string line = "gpt r2 zero1 m2 clip bf16";
   const auto load = [&](const std::string& folder, bool disk, int steps) {
     Overrides more{"train.steps=" + std::to_string(steps), "train.lr_schedule=constant", "checkpoint.resume=auto"};
-    return jobs.load(line, folder, disk ? both(kOnDisk, more) : more);
+    return jobs.load(line, folder, disk ? both(kStatesOnDisk, more) : more);
   };
   const Trained whole = run(load("whole", false, 8));
   for (const bool disk_first : {true, false}) {
@@ -214,7 +214,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 TEST_CASE("the proof names what is used before it is here, overwritten before it left, or not brought back") {
   const MixedJobs jobs;
-  const Plan right = in_small_chunks(jobs.load("llama ddp m1 bf16", "run", kOnDisk)).plan;
+  const Plan right = in_small_chunks(jobs.load("llama ddp m1 bf16", "run", kStatesOnDisk)).plan;
   REQUIRE(violations(right).empty());
   REQUIRE(print(parse_plan(print(right))) == print(right));
   const std::size_t fetch = move_at(right, true, 5), store = move_at(right, false, 5);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "engine/core/index.h"
 #include "engine/ops/op_def.h"
 #include "engine/transform/distribute.h"
 #include "tests/reference/interpreter.h"
@@ -16,8 +17,6 @@ namespace {
 
 using test::model;
 using Mode = RecomputePolicy::Mode;
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 Graph gpt(std::map<std::string, double> with = test::kTinyGpt, Mode mode = Mode::none, std::int64_t every = 1) {
   Graph graph = model("gpt2", with, test::text_options(2, 4));

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMostHeaderBytes = std::size_t{16}
                                          << 20;  // with its statistics: the least and the greatest value
-constexpr std::size_t kBlockBytes = std::size_t{1} << 18;
+constexpr std::size_t kWindowBytes = std::size_t{1} << 18;
 
 std::unique_ptr<ByteSource> bytes_of(const DataFile& file, const ColumnChunk& chunk) {
   if (chunk.first_page < 0 || chunk.compressed_bytes < 0 || chunk.first_page > file.bytes() ||
@@ -32,7 +32,10 @@ std::string_view take_levels(std::string_view& page, Encoding encoding) {
 }  // namespace
 
 ColumnReader::ColumnReader(const DataFile& file, const Leaf& leaf, const ColumnChunk& chunk)
-    : leaf_(&leaf), codec_(chunk.codec), window_(bytes_of(file, chunk), kBlockBytes), left_in_chunk_(chunk.num_values) {
+    : leaf_(&leaf),
+      codec_(chunk.codec),
+      window_(bytes_of(file, chunk), kWindowBytes),
+      left_in_chunk_(chunk.num_values) {
   if (chunk.encrypted) throw Unsupported("is encrypted");
   if (chunk.elsewhere) throw Unsupported("lies in another file");
   if (chunk.type != leaf.type) throw Damaged("its type in a row group is not that of the schema");

@@ -9,12 +9,12 @@
 namespace trainer::data::parquet {
 namespace {
 
-constexpr int kMostDepth = 32;
+constexpr int kMostNesting = 32;
 
 }  // namespace
 
 void CompactReader::enter() {
-  if (++depth_ > kMostDepth) throw Damaged("the metadata nests too deep");
+  if (++depth_ > kMostNesting) throw Damaged("the metadata nests too deep");
 }
 
 std::uint8_t CompactReader::byte() {

@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr std::int64_t kBlockBytes = std::int64_t{1} << 18;
+constexpr std::int64_t kCompressedBytes = std::int64_t{1} << 18;
 
 }  // namespace
 
@@ -22,7 +22,7 @@ bool is_zstd(std::string_view head) {
 }
 
 std::string_view CompressedInput::next() {
-  const std::int64_t bytes = std::min(kBlockBytes, file_.bytes() - end_);
+  const std::int64_t bytes = std::min(kCompressedBytes, file_.bytes() - end_);
   block_.resize(static_cast<std::size_t>(bytes));
   file_.read(end_, block_.data(), block_.size());
   end_ += bytes;

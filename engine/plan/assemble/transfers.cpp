@@ -6,14 +6,13 @@
 #include <tuple>
 
 #include "engine/core/check.h"
+#include "engine/core/index.h"
 #include "engine/plan/simulate.h"
 
 namespace trainer {
 namespace {
 
 using Kind = Action::Kind;
-
-std::size_t at(std::int32_t id) { return static_cast<std::size_t>(id); }
 
 bool is_backward(Kind kind) { return kind == Kind::backward || kind == Kind::backward_input; }
 

@@ -21,7 +21,7 @@ constexpr Clock kNever;
 
 std::size_t index_of(Stream stream) { return static_cast<std::size_t>(stream); }
 
-struct Content {
+struct Occupant {
   BufferId owner = -1;       // whose bytes lie here; -1: nobody's
   std::int32_t writer = -1;  // -1: an earlier program
   std::size_t writer_stream = 0;
@@ -38,7 +38,7 @@ class MemoryProof {
     for (std::size_t id = 0; id < role_.buffers.size(); ++id) {
       const Buffer& buffer = role_.buffers[id];
       if (buffer.program >= 0) continue;
-      Content content;
+      Occupant content;
       content.owner = static_cast<BufferId>(id);
       memory_.assign(buffer.offset, buffer.offset + buffer.bytes, content);
     }
@@ -55,7 +55,7 @@ class MemoryProof {
 
  private:
   struct State {
-    AddressMap<Content> memory;
+    AddressMap<Occupant> memory;
     std::array<Clock, kNumStreams> clocks;
   };
   // Which streams a loop has, and of each ring that it touches those that do, those that write it, and the last part
@@ -130,9 +130,9 @@ class MemoryProof {
   void end_rings(std::int32_t at) {
     for (auto [ring, last] = rings_.equal_range(at); ring != last; ++ring) {
       const Buffer& buffer = role_.buffer(ring->second);
-      Content any;
+      Occupant any;
       any.owner = ring->second;
-      memory_.update(buffer.offset, buffer.offset + buffer.bytes, [&](const Content& content) {
+      memory_.update(buffer.offset, buffer.offset + buffer.bytes, [&](const Occupant& content) {
         if (content.writer >= 0)
           any.readers[content.writer_stream] = std::max(any.readers[content.writer_stream], content.writer);
         for (std::size_t s = 0; s < kNumStreams; ++s) any.readers[s] = std::max(any.readers[s], content.readers[s]);
@@ -153,9 +153,9 @@ class MemoryProof {
     const auto tail = static_cast<std::size_t>(loop.last) - 1;
     if (!clocks_move_on(loop, users)) return report(tail, "ends a pass after which streams know less than before");
     const std::vector<BufferId> rings = rings_of(role_, index_, loop);
-    const AddressMap<Content> moved = after_pass(found_at_loop_.memory, role_, index_, rings,
-                                                 [](const Content& content, std::int64_t) { return content; });
-    const auto same = [&](BufferId ring, std::int64_t address, const Content& before, const Content& now) {
+    const AddressMap<Occupant> moved = after_pass(found_at_loop_.memory, role_, index_, rings,
+                                                  [](const Occupant& content, std::int64_t) { return content; });
+    const auto same = [&](BufferId ring, std::int64_t address, const Occupant& before, const Occupant& now) {
       const bool own = ring >= 0 && role_.buffer(ring).own_parts;
       return own ? same_own(loop, users, ring, address, before, now) : same_shared(loop, users, ring, before, now);
     };
@@ -203,8 +203,8 @@ class MemoryProof {
   }
 
   // Where a part of a ring holds nothing of it yet, or never does, only the order of accesses counts.
-  bool same_shared(const Loop& loop, const LoopUsers& users, BufferId ring, const Content& before,
-                   const Content& now) const {
+  bool same_shared(const Loop& loop, const LoopUsers& users, BufferId ring, const Occupant& before,
+                   const Occupant& now) const {
     // All streams of the loop know of it, or those that touch the ring.
     const auto touching = users.rings.find(ring);
     const std::array<bool, kNumStreams>& of = touching == users.rings.end() ? users.active : touching->second.reading;
@@ -230,8 +230,8 @@ class MemoryProof {
   // Of a ring where every micro-batch has its own part: what the pass has touched is as the round before had it in the
   // part before, and where a loop before it has run ahead all that will touch it knows of that. What comes behind that
   // loop is as far behind in every pass as it is in this one.
-  bool same_own(const Loop& loop, const LoopUsers& users, BufferId ring, std::int64_t address, const Content& before,
-                const Content& now) const {
+  bool same_own(const Loop& loop, const LoopUsers& users, BufferId ring, std::int64_t address, const Occupant& before,
+                const Occupant& now) const {
     const Buffer& buffer = role_.buffer(ring);
     const std::int64_t part = (address - buffer.offset) / buffer.stride;
     if (part >= listed_parts(buffer, program_.loops)) return true;
@@ -292,7 +292,7 @@ class MemoryProof {
     if (!taken_.emplace(ring, mine).second) return;
     const Buffer& buffer = role_.buffer(ring);
     bool ordered = true;
-    memory_.update(buffer.offset, buffer.offset + buffer.bytes, [&](const Content& content) {
+    memory_.update(buffer.offset, buffer.offset + buffer.bytes, [&](const Occupant& content) {
       if (content.owner == ring) return;
       ordered = ordered && before(content, clock);
       for (std::size_t s = 0; s < kNumStreams; ++s) ordered = ordered && (s == mine || content.readers[s] <= clock[s]);
@@ -453,7 +453,7 @@ class MemoryProof {
     const std::size_t mine = index_of(program_.instructions[i].stream);
     const std::int64_t first = role_.address(region, point_);
     bool undefined = false, taken = false, unordered = false;
-    memory_.update(first, first + region.bytes, [&](Content& content) {
+    memory_.update(first, first + region.bytes, [&](Occupant& content) {
       undefined = undefined || content.owner < 0;
       taken = taken || (content.owner >= 0 && content.owner != region.buffer);
       unordered = unordered || !before(content, clock);
@@ -469,11 +469,11 @@ class MemoryProof {
     const std::size_t mine = index_of(program_.instructions[i].stream);
     const std::int64_t first = role_.address(region, point_);
     bool unordered = false, foreign = false;
-    Content written;
+    Occupant written;
     written.owner = region.buffer;
     written.writer = static_cast<std::int32_t>(i);
     written.writer_stream = mine;
-    memory_.replace(first, first + region.bytes, written, [&](const Content& content) {
+    memory_.replace(first, first + region.bytes, written, [&](const Occupant& content) {
       bool ordered = before(content, clock);
       for (std::size_t s = 0; s < kNumStreams; ++s) ordered = ordered && (s == mine || content.readers[s] <= clock[s]);
       unordered = unordered || !ordered;
@@ -484,7 +484,7 @@ class MemoryProof {
     if (foreign) report(i, "writes over persistent memory of another buffer");
   }
 
-  static bool before(const Content& content, const Clock& clock) {
+  static bool before(const Occupant& content, const Clock& clock) {
     return content.writer < 0 || content.writer <= clock[content.writer_stream];
   }
 
@@ -496,7 +496,7 @@ class MemoryProof {
   std::int32_t index_;
   std::string who_;
   std::vector<std::string>& found_;
-  AddressMap<Content> memory_;
+  AddressMap<Occupant> memory_;
   std::array<Clock, kNumStreams> clocks_;
   std::vector<Clock> ended_;
   std::vector<LoopUsers> users_;  // of each loop
