@@ -95,6 +95,14 @@ int backward_threads(const AttentionSizes& s, int threads) {
   return static_cast<int>(std::min<std::int64_t>(threads, s.batch * s.kv_heads));
 }
 
+/// Pieces of whole heads that `threads` threads claim, where there are `heads`.
+int pieces_of(std::int64_t heads, int threads) {
+  constexpr int kPieces = 8;  // a thread
+  return threads == 1
+             ? 1
+             : static_cast<int>(std::max<std::int64_t>(threads, std::min<std::int64_t>(heads, kPieces * threads)));
+}
+
 }  // namespace
 
 std::int64_t first_query_block(const AttentionSizes& s, std::int64_t goal, std::int64_t per_head) {
@@ -211,21 +219,26 @@ Prepared prepare_attention(const Signature& signature, int threads, const Attent
     at.o_out = operand<void>(call, o), at.lse_out = operand<float>(call, o + 1);
     const std::int32_t* lengths = shape.padded ? lengths_of(sizes, call, o - 1) : nullptr;
     if (shape.by_document) documents.read(sizes, operand<std::int32_t>(call, o - 1));
+    const auto own_of = [&](int thread) { return static_cast<float*>(call.workspace) + thread * scratch; };
+    if (lengths == nullptr && !shape.by_document) {
+      const int pieces = pieces_of(sizes.batch * sizes.heads, parts);
+      return parallel_claims(pieces, parts, [&](int piece, int thread) {
+        algorithm.forward(sizes, at, first_query_block(sizes, piece, pieces),
+                          first_query_block(sizes, piece + 1, pieces), own_of(thread));
+      });
+    }
     parallel(parts, [&](int part, int of) {
-      float* own = static_cast<float*>(call.workspace) + part * scratch;
+      float* const own = own_of(part);
       if (lengths != nullptr)
         return for_each_sample(sizes, at, lengths, sizes.heads * sizes.query_blocks(), part, of,
                                [&](const AttentionSizes& s, const AttentionOperands& sample, Range items) {
                                  algorithm.forward(s, sample, items.begin, items.end, own);
                                });
-      if (shape.by_document) {
-        documents.clear_unseen(AttentionPass::forward, at, part, of);
-        return documents.for_each(AttentionPass::forward, at, part, of,
-                                  [&](const AttentionSizes& s, const AttentionOperands& document, Range items) {
-                                    algorithm.forward(s, document, items.begin, items.end, own);
-                                  });
-      }
-      algorithm.forward(sizes, at, first_query_block(sizes, part, of), first_query_block(sizes, part + 1, of), own);
+      documents.clear_unseen(AttentionPass::forward, at, part, of);
+      documents.for_each(AttentionPass::forward, at, part, of,
+                         [&](const AttentionSizes& s, const AttentionOperands& document, Range items) {
+                           algorithm.forward(s, document, items.begin, items.end, own);
+                         });
     });
   });
 }
@@ -254,23 +267,28 @@ Prepared prepare_attention_grad(const Signature& signature, int threads, const A
     at.dq = out.q, at.dk = out.k, at.dv = out.v;
     const std::int32_t* lengths = shape.padded ? lengths_of(sizes, call, o - 1) : nullptr;
     if (shape.by_document) documents.read(sizes, operand<std::int32_t>(call, o - 1));
+    const auto own_of = [&](int thread) { return static_cast<float*>(call.workspace) + thread * scratch; };
+    if (lengths == nullptr && !shape.by_document) {
+      const std::int64_t heads = sizes.batch * sizes.kv_heads;
+      const int pieces = pieces_of(heads, parts);
+      return parallel_claims(pieces, parts, [&](int piece, int thread) {
+        const Range items = partition(heads, piece, pieces);
+        algorithm.backward(sizes, at, items.begin, items.end, own_of(thread));
+      });
+    }
     parallel(parts, [&](int part, int of) {
-      float* own = static_cast<float*>(call.workspace) + part * scratch;
+      float* const own = own_of(part);
       if (lengths != nullptr)
         return for_each_sample(sizes, at, lengths, sizes.kv_heads, part, of,
                                [&](const AttentionSizes& s, const AttentionOperands& sample, Range items) {
                                  algorithm.backward(s, sample, items.begin, items.end, own);
                                  clear_padding(s, sample, s.keys, sizes.keys, items);
                                });
-      if (shape.by_document) {
-        documents.clear_unseen(AttentionPass::backward, at, part, of);
-        return documents.for_each(AttentionPass::backward, at, part, of,
-                                  [&](const AttentionSizes& s, const AttentionOperands& document, Range items) {
-                                    algorithm.backward(s, document, items.begin, items.end, own);
-                                  });
-      }
-      const Range items = partition(sizes.batch * sizes.kv_heads, part, of);
-      algorithm.backward(sizes, at, items.begin, items.end, own);
+      documents.clear_unseen(AttentionPass::backward, at, part, of);
+      documents.for_each(AttentionPass::backward, at, part, of,
+                         [&](const AttentionSizes& s, const AttentionOperands& document, Range items) {
+                           algorithm.backward(s, document, items.begin, items.end, own);
+                         });
     });
   });
 }

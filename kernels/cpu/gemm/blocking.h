@@ -23,21 +23,23 @@ struct Rules {
 };
 
 struct Blocking {
-  int row_parts = 1, strip_parts = 1;  ///< the parts of a team cut C by rows or by strips, never k
+  int row_parts = 1, strip_parts = 1;  ///< pieces of C, cut by rows or by strips, never k; threads claim them
+  std::int64_t row_grain = 1;          ///< rows of a piece are a multiple of it
   std::int64_t rows = 0;               ///< rows of A that are copied at a time
   std::int64_t depth = 0;              ///< steps of k in a block
   std::int64_t blocks = 0;             ///< blocks in k
   std::int64_t blocks_at_once = 0;     ///< blocks of k whose A is copied at a time; C waits in f32 between them
-  std::int64_t strips = 0;             ///< strips of C of a part, at most
-  std::int64_t a_bytes = 0, b_bytes = 0, c_bytes = 0;  ///< scratch of a part, each a multiple of 64
+  std::int64_t strips = 0;             ///< strips of C of a piece, at most
+  std::int64_t a_bytes = 0, b_bytes = 0, c_bytes = 0;  ///< scratch of a thread, each a multiple of 64
 
-  std::int64_t part_bytes() const { return a_bytes + b_bytes + c_bytes; }
+  int pieces() const { return row_parts * strip_parts; }
+  std::int64_t thread_bytes() const { return a_bytes + b_bytes + c_bytes; }
   bool sums_wait() const { return blocks_at_once < blocks; }
 };
 
 Blocking blocking_of(const Problem& problem, const Rules& rules, int threads);
 
-/// At least part_bytes() of every problem with at most as many rows of A and steps of k.
-std::int64_t most_part_bytes(const Problem& problem, const Rules& rules);
+/// At least thread_bytes() of every problem with at most as many rows of A and steps of k.
+std::int64_t most_thread_bytes(const Problem& problem, const Rules& rules);
 
 }  // namespace trainer::kernels::cpu::gemm

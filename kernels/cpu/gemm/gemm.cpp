@@ -66,9 +66,9 @@ bool leaves_caches(const Problem& p) {
          p.addend != p.c;
 }
 
-Part part_of(const Problem& problem, const Blocking& blocking, int part) {
-  const Range rows = partition(problem.m, part / blocking.strip_parts, blocking.row_parts);
-  const Range strips = partition(packed_strips(problem.n), part % blocking.strip_parts, blocking.strip_parts);
+Part part_of(const Problem& problem, const Blocking& blocking, int piece) {
+  const Range rows = partition(problem.m, piece / blocking.strip_parts, blocking.row_parts, blocking.row_grain);
+  const Range strips = partition(packed_strips(problem.n), piece % blocking.strip_parts, blocking.strip_parts);
   return {rows.begin, rows.end, strips.begin, strips.end};
 }
 
@@ -111,7 +111,7 @@ void pack(const Packing& packing, Isa isa, int threads) {
 
 std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads) {
   if (method == Method::row) return threads * row_scratch_bytes(problem);
-  return packing_bytes(problem, method) + threads * blocking_for(problem, method, isa, threads).part_bytes();
+  return packing_bytes(problem, method) + threads * blocking_for(problem, method, isa, threads).thread_bytes();
 }
 
 std::int64_t most_workspace_bytes(const Problem& problem, Isa isa, int threads) {
@@ -119,7 +119,7 @@ std::int64_t most_workspace_bytes(const Problem& problem, Isa isa, int threads) 
   several.m = std::max<std::int64_t>(2, problem.m);
   const Method method = method_for(several, isa);
   const std::int64_t blocked =
-      packing_bytes(problem, method) + threads * most_part_bytes(problem, rules_of(method, isa));
+      packing_bytes(problem, method) + threads * most_thread_bytes(problem, rules_of(method, isa));
   return std::max(blocked, threads * row_scratch_bytes(problem));
 }
 
@@ -136,8 +136,8 @@ void run(const Problem& given, Method method, Isa isa, int threads, void* worksp
   }
   const Blocking blocking = blocking_for(problem, method, isa, threads);
   const Loop loop = loop_of(method, isa);
-  parallel(threads, [&](int part, int) {
-    loop(problem, blocking, part_of(problem, blocking, part), scratch + part * blocking.part_bytes());
+  parallel_claims(blocking.pieces(), threads, [&](int piece, int thread) {
+    loop(problem, blocking, part_of(problem, blocking, piece), scratch + thread * blocking.thread_bytes());
   });
 }
 

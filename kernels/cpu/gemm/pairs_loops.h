@@ -15,7 +15,7 @@ constexpr Rules pairs_rules() {
 }
 }  // namespace gemm
 
-// Computes `part` of `problem`, whose inputs are bf16 and whose B is packed. REQUIRES: blocking.part_bytes() of
+// Computes `part` of `problem`, whose inputs are bf16 and whose B is packed. REQUIRES: blocking.thread_bytes() of
 // scratch, 64-byte aligned.
 namespace avx512_bf16 {
 void pairs_part(const gemm::Problem& problem, const gemm::Blocking& blocking, const gemm::Part& part,

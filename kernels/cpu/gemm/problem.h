@@ -45,7 +45,7 @@ struct Problem {
   bool stream = false;           ///< C goes past the caches; REQUIRES: c and its rows at multiples of 64 bytes
 };
 
-/// What one part of a team computes: rows [row, row_end) of the strips [strip, strip_end) of C.
+/// A piece of C that one thread computes: rows [row, row_end) of the strips [strip, strip_end) of C.
 struct Part {
   std::int64_t row = 0, row_end = 0, strip = 0, strip_end = 0;
 };

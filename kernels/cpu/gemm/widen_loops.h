@@ -7,7 +7,7 @@ namespace trainer::kernels::cpu {
 
 #define DECLARE_WIDEN(isa)                                                                              \
   namespace isa {                                                                                       \
-  /* Computes `part` of `problem`. REQUIRES: blocking.part_bytes() of scratch, 64-byte aligned. */      \
+  /* Computes `part` of `problem`. REQUIRES: blocking.thread_bytes() of scratch, 64-byte aligned. */    \
   void widen_part(const gemm::Problem& problem, const gemm::Blocking& blocking, const gemm::Part& part, \
                   unsigned char* scratch);                                                              \
   }

@@ -1,9 +1,10 @@
 // The team of threads of a rank: the one place that knows of OpenMP, so that oneDNN (built on the same runtime) and
-// our kernels share one pool for each calling thread. Work is cut statically: what a thread gets depends on sizes and
-// the number of threads alone, never on timing.
+// our kernels share one pool for each calling thread. Work is cut by sizes and the number of threads, never by timing,
+// so results have the same bits each time; where it does not matter which thread does a piece, threads claim pieces.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <type_traits>
 
@@ -40,6 +41,17 @@ void parallel(int parts, Fn&& fn) {
   run_parallel(
       parts, [](void* data, int part, int of) { (*static_cast<Callable*>(data))(part, of); },
       const_cast<void*>(static_cast<const void*>(&fn)));
+}
+
+/// fn(piece, thread) for every piece, on `threads` threads, each of which claims the next piece when it is done with
+/// one: a thread that is held up (by another program, by a slower core) does not hold up the others. For pieces whose
+/// results do not depend on the thread that computes them; `thread` is for scratch memory.
+template <typename Fn>
+void parallel_claims(int pieces, int threads, Fn&& fn) {
+  std::atomic<int> next{0};
+  parallel(std::min(pieces, threads), [&](int thread, int) {
+    for (int piece; (piece = next.fetch_add(1, std::memory_order_relaxed)) < pieces;) fn(piece, thread);
+  });
 }
 
 /// fn(begin, end) over [0, count) on up to `threads` threads.
