@@ -3,6 +3,9 @@
 // everyone: 2 (n − 1) / n of the data crosses each member's edge, as in a ring, with two barriers and no copy aside.
 // Messages lie in a mailbox for each pair of ranks. Every group and mailbox has a counter of its own to wait on, so
 // that an event wakes only the threads that it concerns.
+//
+// An abort ends every wait, and the ranks that it releases free their memory. So whoever has met in a collective also
+// ends it, and a rank leaves an exchange only when nobody copies from it any more.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -10,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "engine/comm/host_communicator.h"
@@ -33,6 +37,8 @@ class Events {
     count_.fetch_or(kEnded, std::memory_order_acq_rel);
     count_.notify_all();
   }
+  // Whether a count has gone on from an earlier one.
+  static bool is_past(std::uint32_t count, std::uint32_t seen) { return (count | kEnded) != (seen | kEnded); }
   // Returns once the count is another than `seen`, at once after end(). Spins for a moment first: most waits are short.
   void wait_past(std::uint32_t seen) const {
     if ((seen & kEnded) != 0) return;
@@ -63,6 +69,13 @@ struct Mailbox {
     queue.pop_front();
     return one;
   }
+  // How many there were.
+  int clear() {
+    const std::lock_guard lock(mutex);
+    const int number = static_cast<int>(queue.size());
+    queue.clear();
+    return number;
+  }
 
   std::mutex mutex;
   std::list<T> queue;  // which takes no memory while it is empty: there is a mailbox for each two ranks
@@ -86,8 +99,9 @@ struct Members {
   explicit Members(std::size_t size) : inputs(size), outputs(size) {}
   std::vector<const void*> inputs;
   std::vector<void*> outputs;
-  std::atomic<std::size_t> arrived = 0;
-  Events rounds;  // barriers that all have reached
+  std::mutex mutex;         // guards `arrived` and the decision to give up
+  std::size_t arrived = 0;  // at the barrier
+  Events rounds;            // barriers that all have reached
 };
 
 // Released for good once someone aborts.
@@ -120,15 +134,19 @@ class World {
     return members;
   }
 
-  // Returns when every member is here.
+  // Returns when every member is here. Where someone has aborted first nobody goes on from here, and all throw.
   void meet(Members& members) const {
-    const std::uint32_t round = members.rounds.count();
-    if (members.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == members.inputs.size()) {
-      members.arrived.store(0, std::memory_order_relaxed);
-      members.rounds.add();
-    } else {
-      members.rounds.wait_past(round);
-    }
+    const std::uint32_t round = arrive(members, true);
+    members.rounds.wait_past(round);
+    if (!Events::is_past(members.rounds.count(), round)) give_up(members, round);
+  }
+
+  // Returns when every member that has met is here; none of them blocks in between. Then throws where someone has
+  // aborted.
+  void part(Members& members) const {
+    const std::uint32_t round = arrive(members, false);
+    members.rounds.wait_past(round);
+    while (!Events::is_past(members.rounds.count(), round)) std::this_thread::yield();  // an abort ended the wait
     go_on();
   }
 
@@ -141,11 +159,23 @@ class World {
   }
   void receive(int from, int to, void* data, std::int64_t bytes) { copy(parcels_[pair(from, to)], data, bytes); }
   void wait_until_sent(int from) { wait_until_empty(of(from).sending); }
+  // After an abort: nobody takes what this rank has sent, and nobody copies it any more.
+  void take_back(int from) {
+    Outbox& outbox = of(from).sending;
+    for (int to = 0; to < size_; ++to) outbox.parcels -= parcels_[pair(from, to)].clear();
+    wait_for_copies(outbox);
+  }
 
   // And outside of them, to rank 0.
   void give(int from, const void* data, std::int64_t bytes) {
     put(of(from).given, of(from).giving, data, bytes);
-    wait_until_empty(of(from).giving);
+    try {
+      wait_until_empty(of(from).giving);
+    } catch (...) {
+      of(from).giving.parcels -= of(from).given.clear();
+      wait_for_copies(of(from).giving);
+      throw;
+    }
   }
   void fetch(int from, void* data, std::int64_t bytes) { copy(of(from).given, data, bytes); }
 
@@ -160,6 +190,26 @@ class World {
     return static_cast<std::size_t>(from) * ranks() + static_cast<std::size_t>(to);
   }
   OfRank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  // The count of the rounds before this one.
+  std::uint32_t arrive(Members& members, bool may_throw) const {
+    const std::lock_guard lock(members.mutex);
+    if (may_throw) go_on();
+    const std::uint32_t round = members.rounds.count();
+    if (++members.arrived == members.inputs.size()) {
+      members.arrived = 0;
+      members.rounds.add();
+    }
+    return round;
+  }
+
+  // After an abort: takes the arrival back, unless all are here meanwhile.
+  void give_up(Members& members, std::uint32_t round) const {
+    const std::lock_guard lock(members.mutex);
+    if (Events::is_past(members.rounds.count(), round)) return;
+    --members.arrived;
+    go_on();
+  }
 
   // Throws where someone has aborted.
   void go_on() const {
@@ -185,9 +235,14 @@ class World {
 
   void copy(Mailbox<Parcel>& box, void* data, std::int64_t bytes) {
     const Parcel parcel = next(box);
-    CHECK(parcel.bytes == bytes, "a receive has the size of its send");
-    std::memcpy(data, parcel.data, static_cast<std::size_t>(bytes));
+    const bool fits = parcel.bytes == bytes;
+    if (fits) std::memcpy(data, parcel.data, static_cast<std::size_t>(bytes));
     if (parcel.from->parcels.fetch_sub(1, std::memory_order_acq_rel) == 1) parcel.from->taken.add();
+    CHECK(fits, "a receive has the size of its send");
+  }
+
+  static void wait_for_copies(const Outbox& box) {
+    while (box.parcels.load(std::memory_order_acquire) != 0) std::this_thread::yield();
   }
 
   void wait_until_empty(const Outbox& box) const {
@@ -246,7 +301,7 @@ class ThreadCommunicator final : public HostCommunicator {
     const auto [first, last] =
         slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
     sum_in_rank_order(dtype, own.members->inputs, first, last, own.members->outputs, first);
-    world_->meet(*own.members);
+    world_->part(*own.members);
     count_sent(2 * elements * size_of(dtype), own.size);
   }
 
@@ -256,7 +311,7 @@ class ThreadCommunicator final : public HostCommunicator {
     const auto [first, last] =
         slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
     sum_in_rank_order(dtype, own.members->inputs, first, last, {&output, 1}, 0);
-    world_->meet(*own.members);
+    world_->part(*own.members);
     count_sent(elements * size_of(dtype), own.size);
   }
 
@@ -268,7 +323,7 @@ class ThreadCommunicator final : public HostCommunicator {
       if (target != own.members->inputs[member])
         std::memcpy(target, own.members->inputs[member], static_cast<std::size_t>(bytes));
     }
-    world_->meet(*own.members);
+    world_->part(*own.members);
     count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
   }
 
@@ -280,7 +335,7 @@ class ThreadCommunicator final : public HostCommunicator {
           static_cast<std::byte*>(output) + static_cast<std::int64_t>(member) * bytes,
           static_cast<const std::byte*>(own.members->inputs[member]) + static_cast<std::int64_t>(own.index) * bytes,
           static_cast<std::size_t>(bytes));
-    world_->meet(*own.members);
+    world_->part(*own.members);
     count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
   }
 
@@ -288,7 +343,7 @@ class ThreadCommunicator final : public HostCommunicator {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, input, output);
     std::memcpy(output, own.members->inputs[(own.index + own.size - 1) % own.size], static_cast<std::size_t>(bytes));
-    world_->meet(*own.members);
+    world_->part(*own.members);
     bytes_sent_ += bytes;
   }
 
@@ -296,7 +351,7 @@ class ThreadCommunicator final : public HostCommunicator {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, data, data);
     if (own.index != 0) std::memcpy(data, own.members->inputs[0], static_cast<std::size_t>(bytes));
-    world_->meet(*own.members);
+    world_->part(*own.members);
     if (own.index + 1 < own.size) bytes_sent_ += bytes;  // a pipelined ring: all but the last pass it on
   }
 
@@ -305,8 +360,13 @@ class ThreadCommunicator final : public HostCommunicator {
       world_->send(rank_, part.peer, part.data, part.bytes);
       bytes_sent_ += part.bytes;
     }
-    for (const Part& part : receives) world_->receive(part.peer, rank_, part.data, part.bytes);
-    world_->wait_until_sent(rank_);
+    try {
+      for (const Part& part : receives) world_->receive(part.peer, rank_, part.data, part.bytes);
+      world_->wait_until_sent(rank_);
+    } catch (...) {
+      world_->take_back(rank_);
+      throw;
+    }
   }
 
   void abort(const std::string& reason) override { world_->abort(reason); }

@@ -3,11 +3,14 @@
 #include "engine/comm/host_communicator.h"
 
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <thread>
 
 #include "engine/comm/sums.h"
 #include "engine/train/ranks.h"
@@ -286,4 +289,45 @@ TEST_CASE("messages beyond 2^31 bytes arrive whole" * doctest::skip()) {
     for (std::int64_t i = 0; i < bytes / 4; ++i) wrong += floats[i] != value(0, i) + value(1, i);
     CHECK(wrong == 0);
   });
+}
+
+// A rank that an abort releases frees its memory at once. Where another one still read it, this would crash.
+TEST_CASE("after an abort in the midst of a collective or an exchange no rank reads what another has freed") {
+  if (process() != nullptr) return;
+  constexpr int kWorld = 4, kRounds = 60;
+  constexpr std::int64_t kElements = 1 << 18;  // 1 MiB
+  for (const bool exchanges : {false, true})
+    for (int round = 0; round < kRounds; ++round) {
+      std::atomic<int> released = 0;
+      const auto run = [&](Communicator& one) {
+        auto& communicator = dynamic_cast<HostCommunicator&>(one);
+        const int rank = communicator.rank();
+        const auto group = communicator.group(everyone(kWorld));
+        const std::size_t bytes = kElements * 4;
+        void* const pages = mmap(nullptr, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        REQUIRE(pages != MAP_FAILED);
+        auto* const mine = static_cast<float*>(pages);
+        std::jthread stop;
+        if (rank == 0)
+          stop = std::jthread([&] {
+            std::this_thread::sleep_for(std::chrono::microseconds(200 + 97 * round));
+            communicator.abort("enough");
+          });
+        try {
+          for (;;)
+            if (exchanges) {
+              const Communicator::Part to{(rank + 1) % kWorld, mine, bytes};
+              const Communicator::Part from{(rank + kWorld - 1) % kWorld, mine + kElements, bytes};
+              communicator.exchange({&to, 1}, {&from, 1});
+            } else {
+              communicator.all_reduce(*group, DType::f32, mine, kElements);
+            }
+        } catch (const AbortedError& error) {
+          released += std::string(error.what()) == "enough" ? 1 : 0;
+        }
+        munmap(pages, 2 * bytes);
+      };
+      run_ranks(kWorld, run);
+      CHECK(released == kWorld);
+    }
 }
