@@ -161,9 +161,8 @@ class World {
   void wait_until_sent(int from) { wait_until_empty(of(from).sending); }
   // After an abort: nobody takes what this rank has sent, and nobody copies it any more.
   void take_back(int from) {
-    Outbox& outbox = of(from).sending;
-    for (int to = 0; to < size_; ++to) outbox.parcels -= parcels_[pair(from, to)].clear();
-    wait_for_copies(outbox);
+    for (int to = 0; to < size_; ++to) of(from).sending.parcels -= parcels_[pair(from, to)].clear();
+    wait_for_copies(of(from).sending);
   }
 
   // And outside of them, to rank 0.

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/core/index.h"
 #include "engine/plan/loop.h"
 #include "engine/plan/memory.h"
 
@@ -82,7 +83,6 @@ class Folding {
   static constexpr std::int32_t kSeveral = -1;         // of a line that several loops touch
   using Ring = std::pair<std::int32_t, std::int32_t>;  // line, loop
 
-  static std::size_t at(std::int32_t index) { return static_cast<std::size_t>(index); }
   std::int32_t num_loops() const { return static_cast<std::int32_t>(marks_.size()); }
   const RoundMarks& marks() const { return marks_[at(loop_)]; }
   const Issued& issued(std::int32_t i) const { return program_.instructions[at(i)]; }
