@@ -1,4 +1,6 @@
-// Fibers with a switch of their own: a shuffle is 32 of them, and ucontext asks the system at each.
+// Fibers with a switch of their own: a shuffle is 32 of them, and ucontext asks the system at each. A fiber that gives
+// way switches to the next one whose wait is over. When no wait is over all run once more, since what they wait for may
+// have become impossible, and then the block is stuck.
 #include "tests/cuda/emulated/block.h"
 
 #include <sys/mman.h>
@@ -29,7 +31,12 @@ constexpr std::size_t kStackBytes = 512 * 1024;
 constexpr std::size_t kStackBytes = 128 * 1024;
 #endif
 
-thread_local Block* current_block = nullptr;
+// A sanitizer is told of each switch where it is made: from the scheduler to a fiber and back.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kByScheduler = true;
+#else
+constexpr bool kByScheduler = false;
+#endif
 
 }  // namespace
 
@@ -91,9 +98,12 @@ struct Block::Fiber {
     for (int i = 0; i < 6; ++i) *--top = nullptr;
     pointer = top;
     ended = false;
+    generation = nullptr;
   }
   // Never returns; the address sanitizer must not take that for an end of all frames.
-  [[gnu::no_sanitize("address")]] static void entry() { Block::enter(current_block); }
+  [[gnu::no_sanitize("address")]] static void entry() { Block::enter(&Block::current()); }
+
+  bool waits() const { return generation != nullptr && *generation == seen; }
 
   void* stack = nullptr;
   void* pointer = nullptr;
@@ -102,15 +112,14 @@ struct Block::Fiber {
   Index index;
   unsigned linear = 0;
   bool ended = true;
+  const std::uint64_t* generation = nullptr;  // it waits until this is no longer `seen`; null: it does not wait
+  std::uint64_t seen = 0;
 };
 
 Block::Block() = default;
 Block::~Block() = default;
 
-Block& Block::current() {
-  if (current_block == nullptr) throw Misuse("device code runs outside of a kernel");
-  return *current_block;
-}
+void Block::refuse_host() { throw Misuse("device code runs outside of a kernel"); }
 
 bool Block::fixed_shared() {
   if (current().shared_bytes_ > 48 * 1024)
@@ -154,34 +163,43 @@ void Block::run(Index at, Index block_threads, Index grid_blocks, std::size_t sh
     fiber.index = {linear % threads.x, linear / threads.x % threads.y, linear / threads.x / threads.y};
     fiber.linear = linear;
     fiber.start();
-    order_.push_back(i);
+    order_.push_back(&fiber);
   }
-  Block* const outer = current_block;
-  current_block = this;
+  Block* const outer = running_here;
+  running_here = this;
+  wakes_all_ = false;
   for (std::uint64_t number = 0; alive_ > 0 && !failure_; ++number) {
     const std::uint64_t before = progress_;
     turn(order, number);
-    if (progress_ == before && !failure_) {
-      current_block = outer;
+    const bool moved = progress_ != before || failure_;
+    if (!moved && wakes_all_) {
+      running_here = outer;
       stuck();
     }
+    wakes_all_ = !moved;
   }
-  current_block = outer;
+  running_here = outer;
   if (failure_) std::rethrow_exception(failure_);
 }
 
 void Block::turn(std::uint64_t order, std::uint64_t number) {
-  order_.erase(std::remove_if(order_.begin(), order_.end(), [&](std::size_t i) { return fibers_[i]->ended; }),
-               order_.end());
+  std::erase_if(order_, [](const Fiber* fiber) { return fiber->ended; });
   if (order == 1 && number == 0) std::reverse(order_.begin(), order_.end());
   if (order > 1) {
     std::minstd_rand generator(static_cast<std::uint32_t>(order * 2654435761u + number * 40503u + block.x * 97u + 1));
     std::shuffle(order_.begin(), order_.end(), generator);
   }
-  for (std::size_t i : order_) {
-    if (!fibers_[i]->ended) resume(*fibers_[i]);
-    if (failure_) return;
+  at_ = 0;
+  while (Fiber* fiber = next()) resume(*fiber);
+}
+
+// The fiber whose turn it is; null: the turn is over.
+Block::Fiber* Block::next() {
+  while (at_ < order_.size() && !failure_) {
+    Fiber& fiber = *order_[at_++];
+    if (!fiber.ended && (wakes_all_ || !fiber.waits())) return &fiber;
   }
+  return nullptr;
 }
 
 void Block::resume(Fiber& fiber) {
@@ -202,6 +220,14 @@ void Block::resume(Fiber& fiber) {
 
 void Block::yield() {
   Fiber& fiber = *running_;
+  if (!kByScheduler) {
+    Fiber* const other = next();
+    if (other != nullptr) {
+      running_ = other;
+      thread = other->index;
+    }
+    return trainer_emulated_switch(&fiber.pointer, other != nullptr ? other->pointer : scheduler_);
+  }
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(fiber.ended ? nullptr : &fiber.sanitizer_stack, scheduler_bottom_, scheduler_size_);
 #endif
@@ -231,6 +257,15 @@ void Block::enter(void* pointer) {
   for (;;) self.yield();
 }
 
+// Gives way until `generation` is no longer `seen`, or all are to look again.
+void Block::wait_past(const std::uint64_t& generation, std::uint64_t seen) {
+  Fiber& fiber = *running_;
+  fiber.generation = &generation;
+  fiber.seen = seen;
+  yield();
+  fiber.generation = nullptr;
+}
+
 int Block::barrier(int value) {
   const std::uint64_t generation = barrier_generation_;
   barrier_sum_ += value;
@@ -246,7 +281,7 @@ int Block::barrier(int value) {
       ++progress_;
       break;
     }
-    yield();
+    wait_past(barrier_generation_, generation);
   }
   return barrier_result_;
 }
@@ -284,7 +319,7 @@ const std::byte* Block::exchange(std::uint32_t mask, const void* value, std::siz
   } else {
     while (here.generation == generation) {
       check_lanes(mask);
-      yield();
+      wait_past(here.generation, generation);
     }
   }
   return given.data();

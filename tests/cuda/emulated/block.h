@@ -31,7 +31,10 @@ inline constexpr std::size_t kExchanged = 64;  // bytes that a lane can give to 
 class Block {
  public:
   /// The block that the calling fiber belongs to. Throws Misuse outside of a kernel.
-  static Block& current();
+  static Block& current() {
+    if (running_here == nullptr) refuse_host();
+    return *running_here;
+  }
 
   Index thread, block;    ///< of the fiber that runs
   Index threads, blocks;  ///< blockDim, gridDim
@@ -59,6 +62,9 @@ class Block {
   Block& operator=(const Block&) = delete;
 
  private:
+  inline static constinit thread_local Block* running_here = nullptr;
+  [[noreturn]] static void refuse_host();
+
   struct Fiber;
   struct Meeting {
     std::uint32_t mask = 0, arrived = 0;
@@ -69,14 +75,18 @@ class Block {
   void make_fibers(std::size_t count);
   void turn(std::uint64_t order, std::uint64_t number);
   void resume(Fiber& fiber);
+  Fiber* next();
   void yield();
+  void wait_past(const std::uint64_t& generation, std::uint64_t seen);
   Meeting& meeting(std::uint32_t mask);
   void check_lanes(std::uint32_t mask) const;
   static void enter(void* block);
   [[noreturn]] void stuck();
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  std::vector<std::size_t> order_;
+  std::vector<Fiber*> order_;  // of the turn
+  std::size_t at_ = 0;         // whose turn it is
+  bool wakes_all_ = false;     // of the turn: those that wait as well
   const std::function<void()>* body_ = nullptr;
   Fiber* running_ = nullptr;
   void* scheduler_ = nullptr;  // saved stack pointer
