@@ -13,16 +13,24 @@
 namespace trainer {
 namespace {
 
+// What a graph may read of words beside tokens and targets (engine/data/later_targets.h).
+constexpr const char *kNextTokens = "next_tokens", *kLaterTargets = "later_targets";
+
 std::map<std::string, Shape> field_shapes(const DataJob& data) {
+  const std::map<std::string, Shape> words{{"tokens", {data.seq_len}},
+                                           {"targets", {data.seq_len}},
+                                           {kNextTokens, {data.seq_len}},
+                                           {kLaterTargets, {data.seq_len}}};
   switch (data.format) {
     case DataFormat::text:
     case DataFormat::tokens:
+      return words;
     case DataFormat::preference:
       return {{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
     case DataFormat::documents:
     case DataFormat::chat:
     case DataFormat::completion: {
-      std::map<std::string, Shape> shapes{{"tokens", {data.seq_len}}, {"targets", {data.seq_len}}};
+      std::map<std::string, Shape> shapes = words;
       if (data.packing == Packing::documents) shapes["documents"] = {data.seq_len};
       return shapes;
     }
@@ -64,6 +72,7 @@ BuildOptions build_options(const Job& job, std::int64_t micro, BuildOptions::Mod
   options.seed = job.seed;
   options.mode = mode;
   options.field_shapes = field_shapes(job.data);
+  options.offered = {kNextTokens, kLaterTargets};
   if (job.data.is_labelled()) options.offered = {"lengths", "documents"};
   if (job.data.format == DataFormat::tensors) {
     options.seq = job.data.seq_len;

@@ -15,6 +15,8 @@ struct DiskNames {
   std::vector<std::pair<std::string, std::string>> in_files{};
   std::vector<std::string> transposed{};  ///< globs over the graph's names (name_matches): matrices that lie [in, out]
   std::vector<std::string> ignored{};     ///< globs over names in files: tensors that are not the model's
+  /// Names in files of tensors that are written twice, and the graph's tensor that they are: not read, but written.
+  std::vector<std::pair<std::string, std::string>> copies{};
 };
 
 }  // namespace trainer

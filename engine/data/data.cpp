@@ -10,6 +10,7 @@
 #include "engine/core/file.h"
 #include "engine/data/files.h"
 #include "engine/data/idx.h"
+#include "engine/data/later_targets.h"
 #include "engine/data/row_format.h"
 #include "engine/data/row_store.h"
 #include "engine/data/table.h"
@@ -414,6 +415,10 @@ void check_samples(const DataJob& job, const Data& data) {
 Data open_data(const DataJob& job, const GraphInputs& inputs, IdStream::Check ids, const Tokenizing& tokenizing) {
   Data data = open_format(job, inputs, ids, tokenizing);
   check_samples(job, data);
+  if (std::ranges::find(inputs.fields, kLaterTargets, &SampleField::name) != inputs.fields.end()) {
+    data.train = with_later_targets(data.train);
+    if (data.val) data.val = with_later_targets(data.val);
+  }
   if (data.parts.empty()) data.parts = {{data.train->num_samples(), 1}};
   return data;
 }

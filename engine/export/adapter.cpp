@@ -6,6 +6,7 @@
 
 #include "engine/core/error.h"
 #include "engine/core/file.h"
+#include "engine/export/model_folder.h"
 #include "engine/job/peft_config.h"
 #include "engine/job/yaml.h"
 #include "engine/transform/dpo.h"
@@ -58,9 +59,9 @@ Adapter adapter_of_checkpoint(WeightSource weights, const SavedFacts& facts, con
   if (adapter.rank < 1) throw DataError(path + ": the checkpoint does not say the rank of its adapter");
   adapter.base = options.base.empty() ? facts.base->from : options.base;
   if (exists(path + "/config.json"))
-    adapter.folder = read_model_folder(path, options.configs_dir);
+    adapter.folder = read_trained_folder(path, facts, options.configs_dir);
   else if (is_model_folder(adapter.base))
-    adapter.folder = read_model_folder(adapter.base, options.configs_dir);
+    adapter.folder = read_trained_folder(adapter.base, facts, options.configs_dir);
   return adapter;
 }
 
@@ -70,7 +71,7 @@ Adapter adapter_of_peft_folder(const Options& options) {
   if (base.empty()) throw DataError(path + ": does not say what its base is; --base names it");
   require_base(base);
   std::optional<ModelFolder> folder;
-  if (is_model_folder(base)) folder = read_model_folder(base, options.configs_dir);
+  if (is_model_folder(base)) folder = read_whole_folder(base, options.configs_dir);
   const DiskNames names = folder ? folder->names : DiskNames();
   const PeftConfig config = read_peft_config(path, names.prefixes, true);
   WeightSource weights = open_weights(path, names);

@@ -92,7 +92,14 @@ std::vector<Placed> place_all(const Source& source, Precision precision) {
     if (!plain) one.name = with_prefix(names, info.name);
     one.transposed = info.shape.rank() == 2 && matches_any(names.transposed, info.name);
     if (one.transposed) one.shape = Shape{info.shape[1], info.shape[0]};
+    const std::size_t whole = placed.size();
     for (Placed& each : in_files(std::move(one), names)) placed.push_back(std::move(each));
+    for (const auto& [name, original] : names.copies)
+      if (original == info.name) {
+        Placed copy = placed[whole];
+        copy.name = name;
+        placed.push_back(std::move(copy));
+      }
   }
   return placed;
 }

@@ -12,6 +12,7 @@
 #include "engine/core/file.h"
 #include "engine/core/narrow.h"
 #include "engine/core/rows_of.h"
+#include "engine/export/model_folder.h"
 #include "engine/graph/graph.h"
 #include "engine/job/peft_config.h"
 #include "engine/job/yaml.h"
@@ -60,7 +61,7 @@ Source::Source(const Options& options) {
 void Source::open_folder(const Options& options) {
   if (options.merge) throw UsageError(options.checkpoint + ": --merge is for adapters");
   path_ = files_ = options.checkpoint;
-  folder_ = read_model_folder(path_, options.configs_dir);
+  folder_ = read_whole_folder(path_, options.configs_dir);
   weights_ = open_weights(path_, folder_->names);
   if (!weights_->tensors.foreign().empty())
     throw DataError(path_ + ": has a tensor that cannot be read: " + weights_->tensors.foreign().front());
@@ -71,11 +72,11 @@ void Source::open_checkpoint(const Options& options) {
   weights_ = open_weights(options.checkpoint, DiskNames());
   path_ = weights_->path;
   tensors_ = model_tensors(*weights_->manifest);
+  const SavedFacts facts = facts_of(*weights_->manifest, path_);
   if (exists(path_ + "/config.json")) {
     files_ = path_;
-    folder_ = read_model_folder(path_, options.configs_dir);
+    folder_ = read_trained_folder(path_, facts, options.configs_dir);
   }
-  const SavedFacts facts = facts_of(*weights_->manifest, path_);
   if (facts.base) {
     if (!options.merge)
       throw UsageError(path_ + " is a checkpoint of an adapter; --merge adds it to its base, which was " +

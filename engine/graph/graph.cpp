@@ -72,6 +72,13 @@ std::int32_t Graph::outermost(std::int32_t block) const {
   return block;
 }
 
+std::vector<ValueId> Graph::outputs() const {
+  std::vector<ValueId> all = loss.figures;
+  for (const ValueId id : {loss.sum, loss.scores, logits})
+    if (id != kNone) all.push_back(id);
+  return all;
+}
+
 std::int64_t Graph::num_parameters() const {
   std::int64_t count = 0;
   for (const Parameter& parameter : parameters) {

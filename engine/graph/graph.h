@@ -3,6 +3,7 @@
 // differentiated in place: backward nodes follow the forward ones. Every value is written by one node.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -116,11 +117,16 @@ struct Loss {
   ValueId scores = kNone;  ///< first operand of `correct_op`: logits, or what stands for them; kNone for a regression
   Op correct_op = Op::correct_count;
   Attributes correct_attributes;
-  ValueId figures = kNone;  ///< f64 [names + 1]: sums that are told beside the loss, and last what they are divided by
+  /// f64, one behind the other [names + 1]: sums that are told beside the loss, and last what they are divided by.
+  std::vector<ValueId> figures;
   std::vector<std::string> figure_names;
+  ValueId auxiliary = kNone;    ///< f64 [1]: the sum of a second loss, which is trained too; one of the figures
+  double auxiliary_weight = 0;  ///< the objective is (sum + auxiliary_weight · auxiliary) / count
 
   /// Whether a value is a sum over micro-batches.
-  bool sums_up(ValueId value) const { return value != kNone && (value == sum || value == figures); }
+  bool sums_up(ValueId value) const {
+    return value != kNone && (value == sum || std::ranges::find(figures, value) != figures.end());
+  }
 };
 
 struct Graph {
@@ -153,6 +159,9 @@ struct Graph {
   ValueId storage(ValueId id) const { return value(id).alias_of == kNone ? id : value(id).alias_of; }
   /// The block around `block` that is in no other; kNone of kNone.
   std::int32_t outermost(std::int32_t block) const;
+  /// What is read of the graph when it has run: the loss, what is told beside it, scores, logits. Without what it
+  /// lacks.
+  std::vector<ValueId> outputs() const;
   /// Number of elements of all parameters; of a quantized matrix those of the matrix.
   std::int64_t num_parameters() const;
 };

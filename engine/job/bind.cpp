@@ -107,10 +107,10 @@ void bind_folder(Values& v, const LoadOptions& options, ModelJob& model, std::ve
     return;
   }
   try {
-    ModelFolder folder = read_model_folder(path, options.configs_dir);
+    ModelFolder folder = read_model_folder(path, options.configs_dir, model.with);
     model.graph = folder.graph;
     add_params(v, folder, model);
-    if (!model.init_from && v.is("model.weights", "load")) model.init_from = path;
+    if (!model.init_from && v.right("model.weights") && v.is("model.weights", "load")) model.init_from = path;
     model.folder = std::move(folder);
   } catch (const JobError& error) {
     mistakes.insert(mistakes.end(), error.diagnostics().begin(), error.diagnostics().end());

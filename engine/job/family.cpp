@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::array kFamilyKeys = std::to_array<std::string_view>(
     {"base", "gguf", "graph", "data", "architectures", "part", "sections", "counts", "keys", "ignore", "require", "let",
-     "refuse", "with", "longest", "not_applied", "tensors"});
+     "refuse", "with", "longest", "not_applied", "options", "warn", "tensors"});
 constexpr std::string_view kConfig = "config.json";
 constexpr std::size_t kMostNames = 40;  // that a message lists
 
@@ -43,10 +43,12 @@ using Entries = FamilyEntries;
 struct Family {
   std::string graph, part, longest;
   std::vector<std::string> architectures, ignore;
-  Entries sections, counts, keys, require, let, refuse, with, not_applied;
+  Entries sections, counts, keys, require, options, let, refuse, warn, with, not_applied;
   bool tensors = false;  // what its data are
   DiskNames names;
   Entries ignore_if;  // an expression, and globs over tensors
+  Entries copies_if;  // an expression, and names in files to names of the graph
+  Entries tell;
 
   void read(const std::string& file, const std::string& folder) {
     const yaml::Node tree = yaml::read_file(file);
@@ -68,6 +70,8 @@ struct Family {
     lay_over(refuse, tree.find("refuse"));
     lay_over(with, tree.find("with"));
     lay_over(not_applied, tree.find("not_applied"));
+    lay_over(options, tree.find("options"));
+    lay_over(warn, tree.find("warn"));
     if (const yaml::Node* tensors_of_files = tree.find("tensors")) {
       const auto add = [&](std::vector<std::string>& to, std::string_view key) {
         for (std::string& text : texts_of(tensors_of_files->find(key))) to.push_back(std::move(text));
@@ -82,6 +86,8 @@ struct Family {
       for (std::size_t i = 0; in_files != nullptr && i < in_files->keys.size(); ++i)
         names.in_files.emplace_back(in_files->keys[i].text, in_files->items[i].text);
       lay_over(ignore_if, tensors_of_files->find("ignore_if"));
+      lay_over(copies_if, tensors_of_files->find("copies_if"));
+      lay_over(tell, tensors_of_files->find("tell"));
     }
   }
 
@@ -107,8 +113,8 @@ std::string wanted(const yaml::Node& value, const yaml::Node& otherwise) {
 
 class Reader {
  public:
-  Reader(const std::string& path, const std::string& configs_dir, const yaml::Node& config)
-      : configs_dir_(configs_dir), config_(config) {
+  Reader(const std::string& path, const std::string& configs_dir, const yaml::Node& config, const Variables& with)
+      : configs_dir_(configs_dir), config_(config), chosen_(with) {
     folder_.path = path;
   }
 
@@ -253,6 +259,10 @@ class Reader {
 
   void fill_in() {
     for (const auto& [name, section] : family_.counts) variables_.try_emplace(name);
+    for (const auto& [name, otherwise] : family_.options) {
+      const auto chosen = chosen_.find(name);
+      variables_[name] = chosen == chosen_.end() ? value_of(otherwise).value_or(ParamValue()) : chosen->second;
+    }
     for (const auto& [name, otherwise] : family_.keys)
       if (!variables_.contains(name)) variables_[name] = value_of(otherwise).value_or(ParamValue());
     for (const char* name : {"torch_dtype", "dtype"})
@@ -283,12 +293,15 @@ class Reader {
     for (const auto& [name, without] : family_.not_applied) {
       const auto given = given_.find(name);
       if (given == given_.end() || value_of(given->second) == value_of(without)) continue;
-      Diagnostic warning =
-          given->second.at(written_.at(name), "is not applied: training goes on as with " + without.flow());
-      warning.value = given->second.brief();
-      warning.severity = Diagnostic::Severity::warning;
-      folder_.warnings.push_back(std::move(warning));
+      warn(given->second, written_.at(name), "is not applied: training goes on as with " + without.flow());
     }
+  }
+
+  void warn(const yaml::Node& node, const std::string& path, const std::string& message) {
+    Diagnostic warning = node.at(path, message);
+    warning.value = node.brief();
+    warning.severity = Diagnostic::Severity::warning;
+    folder_.warnings.push_back(std::move(warning));
   }
 
   // ---- Params ----
@@ -301,6 +314,11 @@ class Reader {
       if (evaluate(condition, variables_).truth())
         wrong(origin != nullptr ? *origin : config_, path_of(condition), why.text, "");
     }
+    for (const auto& [condition, what] : family_.warn) {
+      const yaml::Node* origin = origin_of(condition);
+      if (evaluate(condition, variables_).truth())
+        warn(origin != nullptr ? *origin : config_, path_of(condition), what.text);
+    }
     for (const auto& [name, expression] : family_.with)
       if (const std::optional<ParamValue> value = evaluated(name, expression)) {
         folder_.with[name] = *value;
@@ -309,9 +327,19 @@ class Reader {
     for (const auto& [condition, globs] : family_.ignore_if)
       if (evaluate(condition, variables_).truth())
         for (const std::string& glob : texts_of(&globs)) folder_.names.ignored.push_back(substitute(glob, variables_));
+    for (const auto& [condition, copies] : family_.copies_if)
+      if (evaluate(condition, variables_).truth()) add_copies(copies);
+    for (const auto& [option, tensor] : family_.tell) folder_.told[option] = substitute(tensor.text, variables_);
     if (family_.longest.empty()) return;
     const auto longest = variables_.find(family_.longest);
     if (longest != variables_.end() && is_whole(longest->second)) folder_.longest = whole(*longest->second.number());
+  }
+
+  void add_copies(const yaml::Node& copies) {
+    for (std::size_t i = 0; i < copies.keys.size(); ++i) {
+      folder_.names.copies.emplace_back(substitute(copies.keys[i].text, variables_), copies.items[i].text);
+      folder_.names.ignored.push_back(folder_.names.copies.back().first);
+    }
   }
 
   /// A mistake is that of the first key of config.json that the expression reads; without one it is the family's.
@@ -381,6 +409,7 @@ class Reader {
 
   const std::string& configs_dir_;
   const yaml::Node& config_;
+  const Variables& chosen_;
   const yaml::Node* family_node_ = nullptr;
   Family family_;
   ModelFolder folder_;
@@ -409,9 +438,9 @@ bool is_model_folder(const std::string& path) {
   return fs::is_regular_file(fs::path(path) / kConfig, error) && !fs::exists(fs::path(path) / "manifest.json", error);
 }
 
-ModelFolder read_model_folder(const std::string& path, const std::string& configs_dir) {
+ModelFolder read_model_folder(const std::string& path, const std::string& configs_dir, const Variables& with) {
   const yaml::Node config = yaml::read_file((fs::path(path) / kConfig).string());
-  return Reader(path, configs_dir, config).read();
+  return Reader(path, configs_dir, config, with).read();
 }
 
 std::vector<std::string> family_names(const std::string& configs_dir) {

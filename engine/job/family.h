@@ -14,13 +14,16 @@
 //   ignore: [use_cache, id2label]                       # keys (sections with all that is in them) that do not matter
 //   require: {hidden_act: [silu]}                       # other values are mistakes
 //   not_applied: {attn_pdrop: 0}                        # other values have no effect, which is a warning
+//   options: {mtp: false}                               # what a job's model.with may set for the expressions below
 //   let: {kv: num_key_value_heads ?? num_attention_heads}   # names for the expressions below; `architecture` is one
 //   refuse: {kv > 8: why}                                   # mistakes, where the expression holds
+//   warn: {kv > 8: what becomes of it}                      # likewise
 //   with: {heads: num_attention_heads, kv_heads: kv}        # params of the graph (engine/job/expression.h)
 //   longest: max_position_embeddings                        # positions that the model knows
 //   tensors: {prefixes: [transformer.], transposed: ["*.c_attn.weight"], renamed: {.gamma: .weight},
 //             in_files: {.experts.up_proj.weight: ".experts.{}.up_proj.weight"}, ignore: ["*.inv_freq"], ignore_if:
-//             {tie_word_embeddings: [lm_head.weight]}}
+//             {tie_word_embeddings: [lm_head.weight]}, copies_if: {mtp: {head.copy.weight: lm_head.weight}},
+//             tell: {mtp: head.copy.weight}}              # an option that holds where the files have that tensor
 //
 //   gguf: {architecture: llama, …}                          # what `export` makes of it (engine/export/gguf_mapping.h)
 //
@@ -54,20 +57,21 @@ struct ModelFolder {
   Variables with;                             ///< the graph's params
   std::map<std::string, yaml::Node> origins;  ///< of those, what config.json says of them; none where it is left out
   DiskNames names;
-  bool tensors = false;                 ///< its data are tensors, not tokens
-  std::string part;                     ///< the section of config.json that is the model; empty: all of it
-  Variables variables;                  ///< what the family's expressions read: keys with their defaults, and `let`
-  std::optional<std::int64_t> longest;  ///< positions that the model knows
-  std::optional<DType> dtype;           ///< of its weights, as config.json has it
+  bool tensors = false;                     ///< its data are tensors, not tokens
+  std::map<std::string, std::string> told;  ///< options, each with the tensor whose presence in files tells it
+  std::string part;                         ///< the section of config.json that is the model; empty: all of it
+  Variables variables;                      ///< what the family's expressions read: keys with their defaults, and `let`
+  std::optional<std::int64_t> longest;      ///< positions that the model knows
+  std::optional<DType> dtype;               ///< of its weights, as config.json has it
   std::vector<Diagnostic> warnings;
 };
 
 /// Whether it is a folder with a config.json.
 bool is_model_folder(const std::string& path);
 
-/// Reads its config.json by the family file in `configs_dir`/families. Throws JobError with every mistake, at its place
-/// in config.json; IoError where a file cannot be read.
-ModelFolder read_model_folder(const std::string& path, const std::string& configs_dir);
+/// Reads its config.json by the family file in `configs_dir`/families; of `with`, a job's params, it takes the family's
+/// options. Throws JobError with every mistake, at its place in config.json; IoError where a file cannot be read.
+ModelFolder read_model_folder(const std::string& path, const std::string& configs_dir, const Variables& with = {});
 
 /// Names of the families in `configs_dir`, sorted.
 std::vector<std::string> family_names(const std::string& configs_dir);

@@ -380,7 +380,9 @@ Fields node_fields(std::list<std::string>& defaults) {
 Fields group_fields() {
   return {
       given("repeat", "How often.", {form::integer(0, 100'000), form::expression()}),
-      given("name", "Prefix of the names inside; {index} counts the repetitions from 0.", {form::text()}, true),
+      given("first", "What `index` is in the first repetition; default: 0.",
+            {form::integer(0, 100'000), form::expression()}),
+      given("name", "Prefix of the names inside; {index} counts the repetitions.", {form::text()}, true),
       given("block", "Kind of block, which wrap policies name.", {form::text()}),
       given("input", "What block.input is; default: the node before.", {form::text()}),
       given("if", "Whether the group is there. One that is left out stands for its input.", condition_forms()),
@@ -398,9 +400,18 @@ Fields file_fields() {
              "true: data without it will do. What the node that names it does then is the node's matter, and "
              "inputs.<name> is 0 in expressions.",
              {form::flag(), form::expression()})});
-  const Form outputs =
-      form::section({given("loss", "The node that is minimised.", {form::text()}),
-                     given("logits", "The node whose values evaluation and sampling read.", {form::text()})});
+  const Form outputs = form::section(
+      {given("loss", "The node that is minimised.", {form::text()}),
+       given("auxiliary",
+             "A second loss, which adds to the gradient. Its mean over its own targets is in the log under the node's "
+             "name.",
+             {form::section(
+                 {given("loss", "Its node.", {form::text()}, true),
+                  given("weight",
+                        "What it is multiplied by. Both losses are divided by the number of targets of the first.",
+                        {form::number(0), form::expression()}, true),
+                  given("if", "Whether it is there.", condition_forms())})}),
+       given("logits", "The node whose values evaluation and sampling read.", {form::text()})});
   const Form inputs = form::map({input, form::list(input, 1)});  // of a list the first whose `if` holds
   return {
       given("name", "What the model is called.", {form::text()}),

@@ -53,7 +53,10 @@ class LoraPass {
       for (std::size_t i = 0; i < linears.size(); ++i) targets_[at(linears[i])] = selected[i];
       return;
     }
-    for (const NodeId linear : linears) targets_[at(linear)] = linear != head;
+    const auto is_head = [&](NodeId linear) {  // a second one may have its weight
+      return head != kNone && graph_.nodes[at(linear)].inputs[1] == graph_.nodes[at(head)].inputs[1];
+    };
+    for (const NodeId linear : linears) targets_[at(linear)] = !is_head(linear);
     if (std::find(targets_.begin(), targets_.end(), true) == targets_.end())
       mistakes_.push_back({"targets", "the graph has no linear but its head"});
   }

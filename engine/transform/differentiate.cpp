@@ -21,11 +21,14 @@ class Differentiation final : public GradientBuilder {
   void run() {
     CHECK(graph_.loss.sum != kNone, "a graph without a loss has no gradient");
     find_needed();
-    if (!needed(graph_.loss.sum)) return;  // nothing is trained: no backward pass, and no seed of one
+    const ValueId sum = graph_.loss.sum, auxiliary = graph_.loss.auxiliary;
+    const bool both = auxiliary != kNone && needed(auxiliary);
+    if (!needed(sum) && !both) return;  // nothing is trained: no backward pass, and no seed of one
     const std::size_t num_forward = graph_.nodes.size();
     gradients_.assign(graph_.values.size(), kNone);
     graph_.seed = graph_.add_value({.name = "seed", .spec = {DType::f32, {1}}, .kind = ValueKind::scalar});
-    gradients_[at(graph_.loss.sum)] = graph_.seed;
+    gradients_[at(sum)] = graph_.seed;
+    if (both) gradients_[at(auxiliary)] = weighted_seed(auxiliary);
     for (std::size_t i = num_forward; i-- > 0;) backward(graph_.nodes[i]);
   }
 
@@ -69,6 +72,18 @@ class Differentiation final : public GradientBuilder {
   }
 
  private:
+  /// The seed of the auxiliary loss: that of the loss times its weight.
+  ValueId weighted_seed(ValueId auxiliary) {
+    const auto loss = std::ranges::find_if(
+        graph_.nodes, [&](const Node& node) { return !node.outputs.empty() && node.outputs[0] == auxiliary; });
+    Node node = backward_node(*loss, Op::scale);
+    node.attributes = {{"factor", graph_.loss.auxiliary_weight}};
+    node.inputs = {graph_.seed};
+    node.outputs = {graph_.add_value({.name = loss->name + ".seed", .spec = {DType::f32, {1}}})};
+    graph_.nodes.push_back(std::move(node));
+    return graph_.nodes.back().outputs[0];
+  }
+
   static Node backward_node(const Node& forward, Op op) {
     Node node = node_like(forward, forward.name, op);
     node.backward = true;

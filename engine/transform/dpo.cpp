@@ -46,6 +46,7 @@ class DpoPass {
 
   std::optional<std::string> mistake_in(const Node& loss) const {
     if (loss.op != Op::cross_entropy) return "dpo needs a model whose loss is a cross_entropy of its logits";
+    if (graph_.loss.auxiliary != kNone) return "dpo has one loss, of pairs: the graph has an auxiliary one as well";
     if (real(loss, "label_smoothing") != 0)
       return "dpo needs the probabilities of the model: its loss has label_smoothing";
     if (graph_.value(loss.inputs[0]).shape().rank() < 3)
@@ -158,8 +159,8 @@ class DpoPass {
     Loss& loss = graph_.loss;
     loss.figure_names = {"rewards_chosen", "rewards_rejected", "rewards_accuracy"};
     const auto figures = static_cast<std::int64_t>(loss.figure_names.size()) + 1;
-    loss.figures = graph_.add_value({.name = loss_.name + ".figures", .spec = {DType::f64, {figures}}});
-    node.outputs = {loss.sum, loss.figures};
+    loss.figures = {graph_.add_value({.name = loss_.name + ".figures", .spec = {DType::f64, {figures}}})};
+    node.outputs = {loss.sum, loss.figures[0]};
     loss.count_op = Op::dpo_count;
     loss.count_attributes = counted;
     loss.scores = kNone;

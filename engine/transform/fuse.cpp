@@ -34,8 +34,7 @@ class Fusion {
     }
     for (const Value& value : graph.values)
       if (value.alias_of != kNone) ++reads_[at(value.alias_of)];
-    for (ValueId output : {graph.loss.sum, graph.loss.figures, graph.loss.scores, graph.logits})
-      if (output != kNone) ++reads_[at(output)];
+    for (ValueId output : graph.outputs()) ++reads_[at(output)];
   }
 
   void run() {
@@ -228,11 +227,9 @@ class Fusion {
     }
     if (kept == graph_.nodes.size()) return;
     graph_.nodes.resize(kept);
-    std::vector<ValueId> roots;
+    std::vector<ValueId> roots = graph_.outputs();
     for (std::size_t id = 0; id < graph_.values.size(); ++id)
       if (graph_.values[id].kind == ValueKind::gradient) roots.push_back(static_cast<ValueId>(id));
-    for (ValueId output : {graph_.loss.sum, graph_.logits})
-      if (output != kNone) roots.push_back(output);
     prune(graph_, roots);
   }
 

@@ -119,7 +119,7 @@ void read_input(Reading& reading, const yaml::Node& key, const yaml::Node& input
   reading.variables["inputs." + key.text] = ParamValue(absent ? 0.0 : 1.0);
   if (absent) return;
   Entry entry{.name = key.text, .where = &key};
-  if (field == fields.end() && reading.options.mode != BuildOptions::Mode::sample && !reading.options.any_fields) {
+  if (field == fields.end() && !of_text && !reading.options.any_fields) {
     std::vector<std::string_view> names;
     for (const auto& [name, shape] : fields) names.push_back(name);
     reading.mistakes.unknown(key, path, "the data gives no such field", key.text, names);

@@ -51,9 +51,10 @@ void prune(Graph& graph, const std::vector<ValueId>& roots) {
   std::erase_if(graph.states, [](const GraphState& state) { return state.value == kNone; });
   for (Parameter& parameter : graph.parameters) rename(parameter.value);
   std::erase_if(graph.parameters, [](const Parameter& parameter) { return parameter.value == kNone; });
-  for (ValueId* id : {&graph.seed, &graph.step, &graph.position, &graph.loss.sum, &graph.loss.figures,
-                      &graph.loss.targets, &graph.loss.scores, &graph.logits})
+  for (ValueId* id : {&graph.seed, &graph.step, &graph.position, &graph.loss.sum, &graph.loss.targets,
+                      &graph.loss.scores, &graph.loss.auxiliary, &graph.logits})
     rename(*id);
+  std::for_each(graph.loss.figures.begin(), graph.loss.figures.end(), rename);
   if (graph.loss.sum == kNone) graph.loss = {};
 }
 

@@ -16,8 +16,9 @@ namespace trainer {
 namespace {
 
 constexpr std::string_view kFileKeys[] = {"name", "params", "inputs", "nodes", "outputs"};
-constexpr std::string_view kGroupKeys[] = {"repeat", "name", "block", "input", "if", "nodes"};
-constexpr std::string_view kOutputKeys[] = {"loss", "logits"};
+constexpr std::string_view kGroupKeys[] = {"repeat", "first", "name", "block", "input", "if", "nodes"};
+constexpr std::string_view kOutputKeys[] = {"loss", "auxiliary", "logits"};
+constexpr std::string_view kAuxiliaryKeys[] = {"loss", "weight", "if"};
 constexpr std::int64_t kMostNodes = 100'000;
 using Mode = BuildOptions::Mode;
 
@@ -45,9 +46,11 @@ class GraphReader {
     mistakes_.raise();
     if (mode() == Mode::score) score_rows();
     const bool of_logits = mode() == Mode::sample || mode() == Mode::score;
-    const ValueId root = of_logits ? graph_.logits : graph_.loss.sum;
-    CHECK(root != kNone, "a graph without mistakes has an output");
-    prune(graph_, {root});
+    std::vector<ValueId> roots = of_logits ? std::vector<ValueId>() : graph_.loss.figures;
+    roots.push_back(of_logits ? graph_.logits : graph_.loss.sum);
+    CHECK(roots.back() != kNone, "a graph without mistakes has an output");
+    prune(graph_, roots);
+    if (mode() == Mode::score) check_scores_text();
     place_batch_norms(graph_, mode() == Mode::train);
     place_experts(graph_, reading_.options);
     return std::move(graph_);
@@ -107,10 +110,18 @@ class GraphReader {
       values_.wrong(*repeat, path + ".repeat", fmt::format("0 to {}", kMostNodes));
       return;
     }
+    const yaml::Node* first_node = group.find("first");
+    const std::optional<std::int64_t> first =
+        first_node == nullptr ? std::optional<std::int64_t>(0) : values_.integer(*first_node, path + ".first");
+    if (!first) return;
+    if (repeat == nullptr && first_node != nullptr) {
+      mistakes_.add(*first_node, path + ".first", "only a group with `repeat` counts");
+      return;
+    }
     const std::string kind = kind_node == nullptr ? "" : values_.text(*kind_node, path + ".block").value_or("");
     const Variables outer_variables = repeat == nullptr ? Variables{} : reading_.variables;
     for (std::int64_t i = 0; i < *count; ++i) {
-      if (repeat != nullptr) reading_.variables["index"] = ParamValue(static_cast<double>(i));
+      if (repeat != nullptr) reading_.variables["index"] = ParamValue(static_cast<double>(*first + i));
       if (too_many(group, path) || !read_instance(group, kind, outer, previous, path)) break;
     }
     if (repeat != nullptr) reading_.variables = outer_variables;  // an outer `index`
@@ -125,7 +136,7 @@ class GraphReader {
     const std::string full = outer.prefix + *name;
     const std::optional<bool> there = is_there(group, path);
     if (!there.value_or(false)) {
-      names_.declare_stand_in(full, entering(group, outer, previous, path));
+      names_.declare_stand_in(full, entering(group, outer, previous, path, false));
       return there.has_value();
     }
     const auto& stand_ins = reading_.options.stand_ins;
@@ -139,7 +150,7 @@ class GraphReader {
       scope.block = static_cast<std::int32_t>(graph_.blocks.size());
       graph_.blocks.push_back({full, kind, outer.block});
     }
-    scope.block_input = entering(group, outer, previous, path);
+    scope.block_input = entering(group, outer, previous, path, true);
     EntryId last = scope.block_input;
     walk(*group.find("nodes"), scope, last, full);
     names_.declare_alias(full, last, name_node);
@@ -147,12 +158,19 @@ class GraphReader {
     return true;
   }
 
-  /// What enters a group.
-  EntryId entering(const yaml::Node& group, const Scope& outer, EntryId previous, const std::string& path) {
+  /// What enters a group. Of one that is left out it may be left out as well.
+  EntryId entering(const yaml::Node& group, const Scope& outer, EntryId previous, const std::string& path, bool there) {
     const yaml::Node* input = group.find("input");
     if (input == nullptr) return previous;
-    const std::optional<std::string> written = values_.text(*input, path + ".input");
-    return written ? names_.look_up(*written, *input, path + ".input", outer) : kNone;
+    const std::string at = path + ".input";
+    if (!input->is_scalar()) {
+      values_.wrong(*input, at, "the name of a node");
+      return kNone;
+    }
+    const auto names = values_.names(*input, at);
+    if (!names) return kNone;
+    const std::string& name = names->front().first;
+    return there ? names_.look_up(name, *input, at, outer) : names_.find(name, outer);
   }
 
   /// Whether the `if` of a node or group holds; nothing after a mistake.
@@ -343,8 +361,30 @@ class GraphReader {
     if (mode() != Mode::sample && outputs->find("loss") == nullptr)
       mistakes_.add(*outputs, "outputs.loss", "missing: training needs a loss");
     const ValueId loss = read_output(outputs->find("loss"), "outputs.loss");
+    const ValueId auxiliary = read_auxiliary(outputs->find("auxiliary"));
     graph_.logits = read_output(outputs->find("logits"), "outputs.logits");
-    if (loss != kNone) set_loss(loss, *outputs->find("loss"));
+    if (loss == kNone) return;
+    set_loss(loss, *outputs->find("loss"));
+    if (auxiliary != kNone) add_auxiliary(auxiliary, *outputs->find("auxiliary")->find("loss"));
+  }
+
+  ValueId read_auxiliary(const yaml::Node* auxiliary) {
+    const std::string path = "outputs.auxiliary";
+    if (auxiliary == nullptr || !values_.need_mapping(*auxiliary, path, "{loss: a node, weight: a number}"))
+      return kNone;
+    values_.check_keys(*auxiliary, path, "unknown key", kAuxiliaryKeys);
+    if (!is_there(*auxiliary, path).value_or(false)) return kNone;
+    for (const char* key : {"loss", "weight"})
+      if (auxiliary->find(key) == nullptr) mistakes_.add(*auxiliary, path + "." + key, "missing");
+    const ValueId sum = read_output(auxiliary->find("loss"), path + ".loss");
+    if (const yaml::Node* weight = auxiliary->find("weight")) {
+      const std::optional<ParamValue> value = values_.value(*weight, path + ".weight");
+      const double* number = value ? value->number() : nullptr;
+      if (value && (number == nullptr || *number <= 0))
+        values_.wrong(*weight, path + ".weight", "a number above 0: what the sum of this loss is multiplied by");
+      if (number != nullptr) graph_.loss.auxiliary_weight = *number;
+    }
+    return sum;
   }
 
   ValueId read_output(const yaml::Node* node, const std::string& path) {
@@ -355,13 +395,42 @@ class GraphReader {
     return value_of(id, *node, path);
   }
 
-  void set_loss(ValueId sum, const yaml::Node& where) {
+  /// The node of a loss; null after a mistake.
+  const Node* loss_node(ValueId sum, const yaml::Node& where, const std::string& path) {
     const auto node = std::find_if(graph_.nodes.begin(), graph_.nodes.end(),
                                    [&](const Node& made) { return made.outputs[0] == sum; });
-    if (node == graph_.nodes.end() || !definition(node->op).loss) {
-      mistakes_.add(where, "outputs.loss", "this node is no loss").allowed = "a node whose op is cross_entropy or mse";
+    if (node != graph_.nodes.end() && definition(node->op).loss) return &*node;
+    mistakes_.add(where, path, "this node is no loss").allowed = "a node whose op is cross_entropy or mse";
+    return nullptr;
+  }
+
+  /// It is told as the mean over its own targets, under its node's name.
+  void add_auxiliary(ValueId sum, const yaml::Node& where) {
+    const std::string path = "outputs.auxiliary.loss";
+    if (sum == graph_.loss.sum) {
+      mistakes_.add(where, path, "this is `outputs.loss` already");
       return;
     }
+    const Node* found = loss_node(sum, where, path);
+    if (found == nullptr) return;
+    const LossDef& def = *definition(found->op).loss;
+    Node count = node_like(*found, found->name + ".count", def.count);
+    for (const std::string& name : def.count_attributes) count.attributes.set(name, integer(*found, name));
+    count.inputs = {found->inputs[1]};
+    count.outputs = {graph_.add_value({.name = count.name, .spec = {DType::f64, {1}}})};
+    graph_.loss.auxiliary = sum;
+    graph_.loss.figures = {sum, count.outputs[0]};
+    graph_.loss.figure_names = {found->name};
+    graph_.nodes.push_back(std::move(count));
+    // The loss stays the last node, on the last stage of a pipeline.
+    const auto last = std::ranges::find_if(
+        graph_.nodes, [&](const Node& node) { return !node.outputs.empty() && node.outputs[0] == graph_.loss.sum; });
+    std::rotate(last, last + 1, graph_.nodes.end());
+  }
+
+  void set_loss(ValueId sum, const yaml::Node& where) {
+    const Node* node = loss_node(sum, where, "outputs.loss");
+    if (node == nullptr) return;
     const LossDef& def = *definition(node->op).loss;
     const ValueId targets = node->inputs[1];
     if (graph_.value(targets).kind != ValueKind::input)
@@ -400,7 +469,6 @@ class GraphReader {
                                [&](const Node& node) { return node.outputs[0] == graph_.loss.sum; });
     if (loss.op != Op::cross_entropy)
       throw JobError({file_.at("outputs.loss", "scoring needs a model whose loss is a cross_entropy")});
-    check_scores_text();
     const Shape& logits = graph_.value(loss.inputs[0]).shape();
     loss.op = Op::cross_entropy_stats;
     loss.attributes = {{"classes", logits[-1]}, {"ignore_index", integer(loss, "ignore_index")}};

@@ -14,7 +14,8 @@
 #include "tests/cuda/emulated/emulated.h"
 #include "tests/cuda/emulated_jobs.h"
 
-using namespace trainer;
+namespace trainer::executor_test {
+
 using tests::GpuJob;
 using tests::TinyJobs;
 using tests::Trained;
@@ -311,3 +312,5 @@ TEST_CASE("steps are told of in order, each once, however the run ends") {
   CHECK(told.size() >= 1);
   for (std::size_t i = 0; i < told.size(); ++i) CHECK(told[i] == static_cast<std::int64_t>(i));
 }
+
+}  // namespace trainer::executor_test

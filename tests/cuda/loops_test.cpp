@@ -12,7 +12,8 @@
 #include "tests/cuda/emulated/emulated.h"
 #include "tests/cuda/emulated_jobs.h"
 
-using namespace trainer;
+namespace trainer::loops_test {
+
 using tests::GpuJob;
 using tests::TinyJobs;
 using tests::Trained;
@@ -240,3 +241,5 @@ TEST_CASE("without the waits of a loop some order goes wrong") {
     for (const std::vector<float>& out : outputs(plan, program.micro_batches(), order)) wrong += out == right ? 0 : 1;
   CHECK(wrong > 0);
 }
+
+}  // namespace trainer::loops_test

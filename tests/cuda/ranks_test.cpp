@@ -9,7 +9,8 @@
 #include "engine/core/error.h"
 #include "tests/cuda/emulated_jobs.h"
 
-using namespace trainer;
+namespace trainer::ranks_test {
+
 using tests::TinyJobs;
 using tests::Trained;
 
@@ -211,3 +212,5 @@ TEST_CASE("a rank that diverges is named with its tensor, and all ranks end") {
   }
   CHECK(message.find("the first tensor that is not finite is") != std::string::npos);
 }
+
+}  // namespace trainer::ranks_test

@@ -10,7 +10,7 @@
 #include "engine/job/fields.h"
 #include "engine/job/job.h"
 
-namespace trainer {
+namespace trainer::aliases_test {
 namespace {
 
 const std::string kModel = "model: {graph: m.yaml}\n", kData = "data: {format: text, train: a.txt}\n",
@@ -212,4 +212,4 @@ TEST_CASE("a number that is too large is told the bound that it passed") {
 }
 
 }  // namespace
-}  // namespace trainer
+}  // namespace trainer::aliases_test

@@ -10,7 +10,8 @@
 #include "engine/job/yaml.h"
 #include "tests/temporary.h"
 
-using namespace trainer;
+namespace trainer::cluster_files_test {
+
 using trainer::tests::contains;
 using trainer::tests::contents_of;
 
@@ -76,3 +77,5 @@ TEST_CASE("the page of launchers names every file beside it and every variable o
                                "JOB_COMPLETION_INDEX", "CUDA_VISIBLE_DEVICES"})
     CHECK(contains(page, variable));
 }
+
+}  // namespace trainer::cluster_files_test

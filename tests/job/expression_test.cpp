@@ -10,7 +10,7 @@
 
 #include "engine/job/nearest.h"
 
-namespace trainer {
+namespace trainer::expression_test {
 namespace {
 
 const Variables kVariables{{"layers", ParamValue(12.0)},
@@ -205,4 +205,4 @@ TEST_CASE("the names that a text reads are those of its expressions, without fun
 }
 
 }  // namespace
-}  // namespace trainer
+}  // namespace trainer::expression_test

@@ -8,7 +8,7 @@
 #include "engine/job/unsupported.h"
 #include "tests/job/bad_files.h"
 
-namespace trainer {
+namespace trainer::job_test {
 namespace {
 
 const std::string kModel = "model: {graph: m.yaml}\n", kData = "data: {format: text, train: a.txt}\n",
@@ -612,4 +612,4 @@ TEST_CASE("a graph is found among the installed configs") {
 }
 
 }  // namespace
-}  // namespace trainer
+}  // namespace trainer::job_test

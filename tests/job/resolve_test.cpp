@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-namespace trainer {
+namespace trainer::resolve_test {
 namespace {
 
 struct Row {
@@ -58,4 +58,4 @@ TEST_CASE("what a job says of keep and reduce holds, pipeline or none") {
 }
 
 }  // namespace
-}  // namespace trainer
+}  // namespace trainer::resolve_test

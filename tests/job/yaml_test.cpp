@@ -6,7 +6,7 @@
 #include <cmath>
 #include <ctime>
 
-namespace trainer::yaml {
+namespace trainer::yaml::yaml_test {
 namespace {
 
 /// The first mistake as "line:column message"; empty if the text is a tree.
@@ -276,4 +276,4 @@ TEST_CASE("an empty file is a null, and one that cannot be read an IoError") {
 }
 
 }  // namespace
-}  // namespace trainer::yaml
+}  // namespace trainer::yaml::yaml_test

@@ -21,7 +21,8 @@
 #include "tests/reference/interpreter.h"
 #include "tests/temporary.h"
 
-using namespace trainer;
+namespace trainer::encoder_folders_test {
+
 using namespace trainer::test;
 using reference::Tensor;
 namespace fs = std::filesystem;
@@ -320,3 +321,5 @@ TEST_CASE("a mistake in an encoder's config.json is told with its key and what i
     CHECK_MESSAGE((found[0].message + found[0].allowed).find(bad.said) != std::string::npos, found[0].str());
   }
 }
+
+}  // namespace trainer::encoder_folders_test

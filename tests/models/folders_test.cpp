@@ -22,7 +22,8 @@
 #include "tests/reference/interpreter.h"
 #include "tests/temporary.h"
 
-using namespace trainer;
+namespace trainer::folders_test {
+
 using namespace trainer::test;
 using reference::Tensor;
 namespace fs = std::filesystem;
@@ -505,3 +506,5 @@ TEST_CASE("a matrix in FP8 without its scale, and a scale without its matrix, ar
     CHECK_MESSAGE(found.find(said) != std::string::npos, found);
   }
 }
+
+}  // namespace trainer::folders_test

@@ -12,7 +12,8 @@
 #include "engine/train/train.h"
 #include "tests/models/folder_jobs.h"
 
-using namespace trainer;
+namespace trainer::generation_test {
+
 using namespace trainer::test;
 using Ids = std::vector<std::int32_t>;
 
@@ -146,3 +147,5 @@ TEST_CASE("draws have the probabilities of the softmax, top-k and top-p cut its 
   CHECK(draw(logits, {.temperature = 0}, 7) == 1);  // the first of two equal ones
   CHECK(draw(logits, {.temperature = 1, .seed = 3}, 5) == draw(logits, {.temperature = 1, .seed = 3}, 5));
 }
+
+}  // namespace trainer::generation_test

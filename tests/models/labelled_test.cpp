@@ -12,7 +12,8 @@
 #include "tests/models/trained_folder.h"
 #include "tests/temporary.h"
 
-using namespace trainer;
+namespace trainer::labelled_test {
+
 using namespace trainer::test;
 using reference::Tensor;
 using tests::contains;
@@ -176,3 +177,5 @@ TEST_CASE("labelled rows need a head for whole texts, and such a head needs them
       message_of([&] { return job_of(classes.path("m"), {"data={format: text, train: " + rows + ", seq_len: 8}"}); });
   CHECK(contains(text, "the graph takes samples of shape"));
 }
+
+}  // namespace trainer::labelled_test

@@ -22,7 +22,8 @@
 #include "tests/reference/interpreter.h"
 #include "tests/temporary.h"
 
-using namespace trainer;
+namespace trainer::resnet_test {
+
 using namespace trainer::test;
 using reference::Tensor;
 using Tensors = std::map<std::string, Tensor>;
@@ -224,3 +225,5 @@ TEST_CASE("ResNets of the published depths have the published numbers of paramet
   CHECK(count(true, list({3, 4, 6, 3})) == 25'557'032);
   CHECK(count(true, list({3, 4, 23, 3})) == 44'549'160);
 }
+
+}  // namespace trainer::resnet_test

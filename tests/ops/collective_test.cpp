@@ -13,7 +13,8 @@
 #include "engine/transform/transform.h"
 #include "tests/reference/ranks.h"
 
-using namespace trainer;
+namespace trainer::collective_test {
+
 using reference::Interpreter;
 using reference::Ranks;
 using reference::Tensor;
@@ -272,3 +273,5 @@ TEST_CASE("a collective does what its kind says along its own axis, and nothing 
                                {Op::reduce_scatter, middle}})
     CHECK(placed(op, 1, Axis::tensor, in) == "refused");
 }
+
+}  // namespace trainer::collective_test

@@ -8,7 +8,7 @@
 #include "engine/plan/verify/verify.h"
 #include "tests/plan/proof_jobs.h"
 
-namespace trainer::tests {
+namespace trainer::tests::proof_averages_test {
 namespace {
 
 std::vector<ProofCase> cases() {
@@ -145,4 +145,4 @@ TEST_CASE("a plan of several averages is read back from its text") {
   }
 }
 
-}  // namespace trainer::tests
+}  // namespace trainer::tests::proof_averages_test

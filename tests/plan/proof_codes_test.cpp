@@ -10,7 +10,7 @@
 #include "engine/plan/verify/verify.h"
 #include "tests/plan/proof_jobs.h"
 
-namespace trainer::tests {
+namespace trainer::tests::proof_codes_test {
 namespace {
 
 std::vector<ProofCase> cases() {
@@ -187,4 +187,4 @@ TEST_CASE("plans with codes are read back from their text, and launches wait for
   CHECK(ahead > 0);
 }
 
-}  // namespace trainer::tests
+}  // namespace trainer::tests::proof_codes_test

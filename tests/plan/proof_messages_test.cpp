@@ -10,7 +10,7 @@
 #include "tests/plan/full_play.h"
 #include "tests/plan/proof_jobs.h"
 
-namespace trainer::tests {
+namespace trainer::tests::proof_messages_test {
 namespace {
 
 bool communicates(const Instruction& instruction) {
@@ -340,4 +340,4 @@ TEST_CASE("whatever changes what is communicated is refused, on one role or on a
   MESSAGE(stuck << " of them refused for nothing but ranks that wait for ever");
 }
 
-}  // namespace trainer::tests
+}  // namespace trainer::tests::proof_messages_test

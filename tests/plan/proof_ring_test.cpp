@@ -6,7 +6,7 @@
 #include "engine/plan/verify/verify.h"
 #include "tests/plan/proof_jobs.h"
 
-namespace trainer::tests {
+namespace trainer::tests::proof_ring_test {
 namespace {
 
 struct RingPlan {
@@ -133,4 +133,4 @@ TEST_CASE("a shift too many or too few is refused") {
   }
 }
 
-}  // namespace trainer::tests
+}  // namespace trainer::tests::proof_ring_test

@@ -8,7 +8,7 @@
 #include "engine/plan/verify/verify.h"
 #include "tests/plan/proof_jobs.h"
 
-namespace trainer::tests {
+namespace trainer::tests::proof_secondary_test {
 namespace {
 
 std::vector<ProofCase> cases() {
@@ -119,4 +119,4 @@ TEST_CASE("secondary copies that are not kept, cut or gathered as they are to be
   CHECK(met.size() == mutants().size());
 }
 
-}  // namespace trainer::tests
+}  // namespace trainer::tests::proof_secondary_test

@@ -5,7 +5,7 @@
 
 #include "tests/plan/proof_jobs.h"
 
-namespace trainer::tests {
+namespace trainer::tests::proof_specs_test {
 namespace {
 
 /// The specs of a plan that say how something lies: of parameters, of slots that stay, and of what the batch brings.
@@ -98,4 +98,4 @@ TEST_CASE("whatever changes what a rank is said to hold is refused") {
   CHECK(mutants >= 200);
 }
 
-}  // namespace trainer::tests
+}  // namespace trainer::tests::proof_specs_test

@@ -10,7 +10,7 @@
 #include "tests/plan/full_play.h"
 #include "tests/plan/proof_jobs.h"
 
-namespace trainer::tests {
+namespace trainer::tests::proof_streams_test {
 namespace {
 
 bool on_background(const Issued& issued) { return issued.stream == Stream::background; }
@@ -149,4 +149,4 @@ TEST_CASE("what breaks the order of two streams is refused by name") {
   CHECK(!broken(piped, crossed).empty());
 }
 
-}  // namespace trainer::tests
+}  // namespace trainer::tests::proof_streams_test

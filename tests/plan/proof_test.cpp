@@ -5,7 +5,7 @@
 #include "engine/plan/verify/verify.h"
 #include "tests/plan/proof_jobs.h"
 
-namespace trainer::tests {
+namespace trainer::tests::proof_test {
 
 TEST_CASE("plans of every strategy hold, and so do their texts") {
   const ProofJobs jobs;
@@ -61,4 +61,4 @@ TEST_CASE(
   CHECK(mentions(violations(moved), "gives operand 0 an address that is no multiple of 64"));
 }
 
-}  // namespace trainer::tests
+}  // namespace trainer::tests::proof_test

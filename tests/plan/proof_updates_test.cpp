@@ -11,7 +11,7 @@
 #include "engine/plan/verify/verify.h"
 #include "tests/plan/proof_jobs.h"
 
-namespace trainer::tests {
+namespace trainer::tests::proof_updates_test {
 namespace {
 
 /// Spoils one launch of a step that has several optimizers: what it reads, what it says of matrices and owners, whether
@@ -226,4 +226,4 @@ TEST_CASE("updates of other units, of pieces of matrices, and such as nothing wa
   tell(tallies);
 }
 
-}  // namespace trainer::tests
+}  // namespace trainer::tests::proof_updates_test

@@ -10,6 +10,8 @@
 
 #include "tests/tools/workplace.h"
 
+namespace trainer::bad_data_test {
+
 using nlohmann::json;
 using namespace trainer::tests;
 
@@ -128,3 +130,5 @@ TEST_CASE("a run that diverges stops before the update, names the step, and exit
   CHECK(outcome.code == 65);
   CHECK(contains(outcome.err, "diverged: step "));
 }
+
+}  // namespace trainer::bad_data_test

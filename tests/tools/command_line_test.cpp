@@ -7,6 +7,8 @@
 
 #include "tests/tools/workplace.h"
 
+namespace trainer::command_line_test {
+
 using nlohmann::json;
 using namespace trainer::tests;
 
@@ -191,3 +193,5 @@ TEST_CASE("a wrong hardware file and a job that contradicts it are told at their
   CHECK(error["path"] == "cluster.device");
   CHECK(contains(error["allowed"].get<std::string>(), "h100-sxm"));
 }
+
+}  // namespace trainer::command_line_test

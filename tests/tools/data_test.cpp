@@ -9,6 +9,8 @@
 #include "tests/tools/process.h"
 #include "tests/tools/workplace.h"
 
+namespace trainer::data_test {
+
 using namespace trainer::tests;
 using nlohmann::json;
 
@@ -149,3 +151,5 @@ TEST_CASE("trainer data shows labelled texts, the names of their classes and wha
   CHECK(rows[0] == json({{"ids", {0, 1}}, {"label", 1}}));
   CHECK(rows[2]["label"] == 0.5);
 }
+
+}  // namespace trainer::data_test

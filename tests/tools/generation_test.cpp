@@ -11,6 +11,8 @@
 #include "tests/temporary.h"
 #include "tests/tools/process.h"
 
+namespace trainer::generation_test {
+
 using namespace trainer::tests;
 using nlohmann::json;
 
@@ -127,3 +129,5 @@ TEST_CASE("sample of a folder ends where the folder's texts end, or at --stop") 
   CHECK(std::ranges::equal(usual, std::span(other).first(usual.size())));
   CHECK(other.size() == 32);
 }
+
+}  // namespace trainer::generation_test

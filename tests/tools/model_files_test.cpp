@@ -8,6 +8,8 @@
 #include "tests/temporary.h"
 #include "tests/tools/process.h"
 
+namespace trainer::model_files_test {
+
 using trainer::tests::contains;
 using trainer::tests::contents_of;
 using trainer::tests::Outcome;
@@ -193,3 +195,5 @@ TEST_CASE("a checkpoint keeps the tokenizer of its text beside that of the model
     CHECK(fs::exists(in.path(dir + "/step-00000002/data_tokenizer.json")) == (tokenizer != "auto"));
   }
 }
+
+}  // namespace trainer::model_files_test

@@ -8,6 +8,8 @@
 
 #include "tests/tools/workplace.h"
 
+namespace trainer::plan_command_test {
+
 using nlohmann::json;
 using namespace trainer::tests;
 
@@ -301,3 +303,5 @@ TEST_CASE("doctor names what the machine has, and every environment switch with 
   const std::string text = in({"doctor"}).out;
   for (const char* part : {"instruction set", "memory", "oneDNN 3", "TRAINER_ISA"}) CHECK(contains(text, part));
 }
+
+}  // namespace trainer::plan_command_test

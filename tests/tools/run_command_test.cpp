@@ -12,6 +12,8 @@
 
 #include "tests/tools/workplace.h"
 
+namespace trainer::run_command_test {
+
 using nlohmann::json;
 using namespace trainer::tests;
 
@@ -258,3 +260,5 @@ TEST_CASE("zero steps write the initial weights, which eval can measure") {
   CHECK(record["val_loss"].get<double>() ==
         doctest::Approx(std::log(256.0)).epsilon(0.02));  // nearly uniform over 256 ids
 }
+
+}  // namespace trainer::run_command_test

@@ -7,6 +7,8 @@
 
 #include "tests/tools/workplace.h"
 
+namespace trainer::tokenizer_command_test {
+
 using nlohmann::json;
 using namespace trainer::tests;
 
@@ -86,3 +88,5 @@ TEST_CASE("score takes conversations by the folder's chat template, and says wha
   CHECK(bad.code == 65);
   CHECK(contains(bad.err, "rows.jsonl:2: m/chat_template.jinja:1:77: the template refuses the conversation: role?"));
 }
+
+}  // namespace trainer::tokenizer_command_test

@@ -7,6 +7,8 @@
 
 #include "tests/tools/workplace.h"
 
+namespace trainer::weights_command_test {
+
 using nlohmann::json;
 using namespace trainer::tests;
 
@@ -222,3 +224,5 @@ TEST_CASE("an adapter is evaluated beside its base, wherever that is, and beside
   CHECK(in({"eval", "job.yaml", "--base", "moved"}).code == 64);
   CHECK(in({"run", "job.yaml", "adapter=lora"}).code == 78);
 }
+
+}  // namespace trainer::weights_command_test

@@ -19,7 +19,7 @@
 #include "tests/transform/files.h"
 #include "tests/transform/interpreted.h"
 
-namespace trainer {
+namespace trainer::adapter_test {
 namespace {
 
 using reference::Interpreter;
@@ -534,4 +534,4 @@ TEST_CASE("20 steps of parts of a model and of adapters have PyTorch's and peft'
 }
 
 }  // namespace
-}  // namespace trainer
+}  // namespace trainer::adapter_test

@@ -12,7 +12,7 @@
 #include "tests/reference/interpreter.h"
 #include "tests/transform/files.h"
 
-namespace trainer {
+namespace trainer::differentiate_test {
 namespace {
 
 using test::model;
@@ -345,4 +345,4 @@ TEST_CASE("what no rule covers is refused, naming the node and where it was writ
 }
 
 }  // namespace
-}  // namespace trainer
+}  // namespace trainer::differentiate_test

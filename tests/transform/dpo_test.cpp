@@ -14,7 +14,7 @@
 #include "tests/transform/files.h"
 #include "tests/transform/interpreted.h"
 
-namespace trainer {
+namespace trainer::dpo_test {
 namespace {
 
 using reference::Interpreter;
@@ -97,7 +97,7 @@ TEST_CASE("the loss and the rewards of dpo are those of a policy and a reference
     }
     REQUIRE(std::fabs(chosen - rejected) > 1e-3);  // they differ
     CHECK(values.get(graph.loss.sum)[0] == doctest::Approx(loss).epsilon(1e-10));
-    const Tensor figures = values.get(graph.loss.figures);
+    const Tensor figures = values.get(graph.loss.figures.at(0));
     CHECK(figures[0] == doctest::Approx(chosen).epsilon(1e-9));
     CHECK(figures[1] == doctest::Approx(rejected).epsilon(1e-9));
     CHECK(figures[2] == right);
@@ -188,4 +188,4 @@ TEST_CASE("dpo names what it cannot be made of") {
   CHECK(add_dpo(mlp, mlp.nodes, trained_in(mlp), kBeta));
 }
 
-}  // namespace trainer
+}  // namespace trainer::dpo_test

@@ -11,7 +11,7 @@
 #include "tests/reference/interpreter.h"
 #include "tests/transform/files.h"
 
-namespace trainer {
+namespace trainer::fuse_test {
 namespace {
 
 using reference::Interpreter;
@@ -239,4 +239,4 @@ TEST_CASE("a fused graph is placed as the one it was made of") {
 }
 
 }  // namespace
-}  // namespace trainer
+}  // namespace trainer::fuse_test

@@ -6,7 +6,7 @@
 #include "engine/core/error.h"
 #include "tests/transform/files.h"
 
-namespace trainer {
+namespace trainer::mistakes_test {
 namespace {
 
 using Mode = BuildOptions::Mode;
@@ -251,6 +251,26 @@ std::vector<Case> cases() {
        kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, "
                "targets]}\noutputs: {loss: @head}\n",
        "is no loss"},
+      {"an auxiliary loss that is none",
+       kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, "
+               "targets]}\noutputs: {loss: l, auxiliary: {loss: @head, weight: 1}}\n",
+       "outputs.auxiliary.loss: this node is no loss"},
+      {"an auxiliary loss that is the loss",
+       kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, "
+               "targets]}\noutputs: {loss: l, auxiliary: {loss: @l, weight: 1}}\n",
+       "this is `outputs.loss` already"},
+      {"an auxiliary loss without its weight",
+       kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, "
+               "targets]}\n  - {name: m, op: cross_entropy, input: [head, targets]}\noutputs: {loss: l, auxiliary: "
+               "@{loss: m}}\n",
+       "outputs.auxiliary.weight: missing"},
+      {"an auxiliary loss that counts for nothing",
+       kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, "
+               "targets]}\n  - {name: m, op: cross_entropy, input: [head, targets]}\noutputs: {loss: l, auxiliary: "
+               "{loss: m, weight: @0}}\n",
+       "a number above 0"},
+      {"a first index of what does not repeat", with("  - {name: g, first: @1, nodes: [{name: a, op: gelu}]}\n"),
+       "only a group with `repeat` counts"},
       {"an unknown output",
        kHead + "  - {name: head, op: linear, out: 11}\n  - {name: l, op: cross_entropy, input: [head, "
                "targets]}\noutputs: {loss: l, "
@@ -383,4 +403,4 @@ TEST_CASE("sampling without logits is a mistake") {
 }
 
 }  // namespace
-}  // namespace trainer
+}  // namespace trainer::mistakes_test

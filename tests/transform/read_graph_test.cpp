@@ -12,7 +12,7 @@
 #include "engine/ops/op_def.h"
 #include "tests/transform/files.h"
 
-namespace trainer {
+namespace trainer::read_graph_test {
 namespace {
 
 using test::model;
@@ -454,4 +454,4 @@ TEST_CASE("time grows with the number of nodes, not with its square") {
 }
 
 }  // namespace
-}  // namespace trainer
+}  // namespace trainer::read_graph_test

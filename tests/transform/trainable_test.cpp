@@ -14,7 +14,7 @@
 #include "tests/transform/files.h"
 #include "tests/transform/interpreted.h"
 
-namespace trainer {
+namespace trainer::trainable_test {
 namespace {
 
 using reference::Interpreter;
@@ -352,4 +352,4 @@ TEST_CASE("a frozen parameter is printed as such") {
 }
 
 }  // namespace
-}  // namespace trainer
+}  // namespace trainer::trainable_test

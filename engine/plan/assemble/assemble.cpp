@@ -120,7 +120,7 @@ class Assembly {
     const bool apart = options_.data->averages();
     const BufferId count =
         count_targets(memory, apart ? (kTokenAxes - kBatchAxes) | Axis::pipeline : data_and_pipeline());
-    if (has_loss(memory)) {
+    if (reads_seed(memory)) {
       memory.seed = emit_.buffer("seed", Category::activations, size_of(DType::f32));
       emit_.launch("seed", {Op::loss_seed, {}, {scalar(DType::f64), kScalars, scalar(DType::f32)}},
                    {Read{emit_.whole(count)}, Read{emit_.whole(role_.scalars)}, Write{emit_.whole(memory.seed)}});
@@ -176,6 +176,15 @@ class Assembly {
 
   bool has_loss(const GraphMemory& memory) const { return memory.cut->loss_stage == stage_; }
 
+  /// Whether a gradient begins on this stage: that of the loss, or of an auxiliary one.
+  bool reads_seed(const GraphMemory& memory) const {
+    const Graph& graph = *memory.graph;
+    return graph.seed != kNone && std::ranges::any_of(graph.nodes, [&](const Node& node) {
+             return std::ranges::find(node.inputs, graph.seed) != node.inputs.end() &&
+                    memory.cut->stage_of(node.chunk) == stage_;
+           });
+  }
+
   static Axes data_and_pipeline() { return kTokenAxes | Axis::pipeline; }
 
   // The number of targets that count, over all micro-batches and the ranks along `axes`: known before the first forward
@@ -210,19 +219,24 @@ class Assembly {
     }
   }
 
+  /// A sum to which no node of this stage adds.
+  void zero_unless_begun(const GraphMemory& memory, ValueId sum, const char* name) {
+    if (std::ranges::find(memory.begun, sum) == memory.begun.end()) emit_.zero(name, emit_.region(memory, sum, 0, 0));
+  }
+
   void reduce_loss(const GraphMemory& memory) {
     const auto why = emit_.because({.phase = For::report});
-    if (!has_loss(memory)) emit_.zero("loss", emit_.whole(memory.loss));
+    zero_unless_begun(memory, memory.graph->loss.sum, "loss");
     emit_.all_reduce("loss", DType::f64, data_and_pipeline(), emit_.whole(memory.loss));
     if (memory.figures < 0) return;
-    if (!has_loss(memory)) emit_.zero("figures", emit_.whole(memory.figures));
+    for (const ValueId figure : memory.graph->loss.figures) zero_unless_begun(memory, figure, "figures");
     emit_.all_reduce("figures", DType::f64, data_and_pipeline(), emit_.whole(memory.figures));
   }
 
   void tell_figures(const GraphMemory& memory) {
     if (memory.figures < 0) return;
-    const Spec& spec = memory.graph->value(memory.graph->loss.figures).spec;
-    const std::int32_t field = emit_.field("figures", Field::Kind::result, Spec(spec.dtype(), spec.whole));
+    const Shape sums{static_cast<std::int64_t>(memory.graph->loss.figure_names.size()) + 1};
+    const std::int32_t field = emit_.field("figures", Field::Kind::result, Spec(DType::f64, sums));
     emit_.issue(Stream::copy, CopyOut{field, 0, {emit_.whole(memory.figures)}});
   }
 

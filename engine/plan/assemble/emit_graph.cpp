@@ -10,6 +10,30 @@
 #include "engine/plan/assemble/emitter.h"
 
 namespace trainer {
+namespace {
+
+/// Bytes before a value in the buffer of the figures; -1: it is none of them.
+std::int64_t place_in_figures(const Graph& graph, ValueId id) {
+  std::int64_t offset = 0;
+  for (const ValueId figure : graph.loss.figures) {
+    if (figure == id) return offset;
+    offset += graph.value(figure).desc().bytes();
+  }
+  return -1;
+}
+
+/// Whether the node adds to sums over micro-batches that are there; from now on they are.
+bool goes_on(GraphMemory& memory, const Node& node) {
+  bool there = false;
+  for (const ValueId output : node.outputs) {
+    if (!memory.graph->loss.sums_up(output)) continue;
+    there = std::ranges::find(memory.begun, output) != memory.begun.end();
+    if (!there) memory.begun.push_back(output);
+  }
+  return there;
+}
+
+}  // namespace
 
 BufferId& GraphMemory::held(ValueId storage, int micro_batch, int chunk) {
   const std::int32_t slot = slots[static_cast<std::size_t>(chunk)][static_cast<std::size_t>(storage)];
@@ -63,8 +87,10 @@ GraphMemory Emitter::enter(const CutGraph& cut) {
   for (const auto& [id, into] : {std::pair(graph.step, &memory.step), {graph.position, &memory.position}})
     if (id != kNone && read_here[static_cast<std::size_t>(id)]) *into = scalar_in(graph, id);
   if (graph.loss.sum != kNone) memory.loss = buffer("loss", Category::activations, size_of(DType::f64));
-  if (graph.loss.figures != kNone)
-    memory.figures = buffer("figures", Category::activations, graph.value(graph.loss.figures).desc().bytes());
+  if (!graph.loss.figures.empty()) {
+    const auto sums = static_cast<std::int64_t>(graph.loss.figure_names.size()) + 1;
+    memory.figures = buffer("figures", Category::activations, sums * size_of(DType::f64));
+  }
   return memory;
 }
 
@@ -134,7 +160,7 @@ Region Emitter::region(const GraphMemory& memory, ValueId id, int micro_batch, i
   if (storage == graph.step) return whole(memory.step);
   if (storage == graph.position) return whole(memory.position);
   if (storage == graph.loss.sum) return whole(memory.loss);
-  if (storage == graph.loss.figures) return whole(memory.figures);
+  if (const std::int64_t at = place_in_figures(graph, storage); at >= 0) return {memory.figures, at, bytes};
   switch (value.kind) {
     case ValueKind::input:
       return {memory.fields[static_cast<std::size_t>(storage)], micro_batch * aligned(bytes), bytes};
@@ -341,12 +367,9 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   const bool has_gradients = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id_out) {
     return graph.value(id_out).kind == ValueKind::gradient;
   });
-  const bool counts = has_gradients || definition(node.op).loss;  // a loss sums over micro-batches
-  bool add = false;
-  if (has_gradients)
-    add = prepare_gradients(memory, node);
-  else if (counts)
-    add = std::exchange(memory.loss_written, true);
+  const bool counts =
+      has_gradients || std::ranges::any_of(node.outputs, [&](ValueId made) { return graph.loss.sums_up(made); });
+  const bool add = has_gradients ? prepare_gradients(memory, node) : counts && goes_on(memory, node);
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const ValueId output = node.outputs[i];
     const Value& value = graph.value(output);

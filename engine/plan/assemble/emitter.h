@@ -51,7 +51,7 @@ struct GraphMemory {
   std::vector<NameId> names;                  ///< of each value, once asked for; -1
   std::vector<PreparedNode> prepared;         ///< of each node
   BufferId seed = -1, step = -1, position = -1, loss = -1, figures = -1;
-  bool loss_written = false;
+  std::vector<ValueId> begun;  ///< sums over micro-batches that a kernel has written: the next adds
 
   /// REQUIRES: the stage's chunk touches the value.
   BufferId& held(ValueId storage, int micro_batch, int chunk);
