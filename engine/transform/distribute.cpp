@@ -270,9 +270,12 @@ class Distribution {
         if (on(*output, axis).is_partial()) *output = sum(*output, axis);
     }
     if (graph_.loss.sum == kNone) return;
-    for (Axis axis : kAxes)
-      if (!kTokenAxes.has(axis) && !on(graph_.loss.sum, axis).is_replicate())
-        refuse(graph_, graph_.nodes[writers_.at(graph_.loss.sum)], axis, "each rank would have a part of the loss");
+    std::vector<ValueId> told = graph_.loss.figures;
+    told.push_back(graph_.loss.sum);
+    for (const ValueId sum : told)
+      for (Axis axis : kAxes)
+        if (!kTokenAxes.has(axis) && !on(sum, axis).is_replicate())
+          refuse(graph_, graph_.nodes[writers_.at(sum)], axis, "each rank would have a part of the loss");
   }
 
   Graph& graph_;

@@ -15,7 +15,8 @@
 #include "engine/launch/sockets.h"
 #include "tests/launch/star.h"
 
-using namespace trainer;
+namespace trainer::control_links_test {
+
 using namespace trainer::control;
 using Clock = std::chrono::steady_clock;
 
@@ -248,3 +249,5 @@ TEST_CASE("what a rank says does not wait for one that does not read") {
   zero.links.reset();  // its goodbye has a second
   CHECK(Clock::now() - begin < std::chrono::seconds(8));
 }
+
+}  // namespace trainer::control_links_test

@@ -10,7 +10,8 @@
 #include "engine/core/error.h"
 #include "tests/temporary.h"
 
-using namespace trainer;
+namespace trainer::launcher_test {
+
 using trainer::tests::contains;
 using trainer::tests::message_of;
 
@@ -178,3 +179,5 @@ TEST_CASE("a process that is started once on each node knows which it is") {
                  }),
                  "NODE_RANK=4, NNODES=4: a node's number is below"));
 }
+
+}  // namespace trainer::launcher_test

@@ -18,7 +18,8 @@
 #include "engine/launch/sockets.h"
 #include "tests/temporary.h"
 
-using namespace trainer;
+namespace trainer::rendezvous_test {
+
 using namespace trainer::rendezvous;
 using trainer::tests::contains;
 using trainer::tests::message_of;
@@ -530,3 +531,5 @@ TEST_CASE("where to meet is what launchers export, beside the port that torchrun
                  }),
                  "MASTER_PORT=70000"));
 }
+
+}  // namespace trainer::rendezvous_test

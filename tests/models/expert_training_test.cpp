@@ -122,4 +122,15 @@ TEST_CASE("models with experts train as in PyTorch, and their biases as its form
   }
 }
 
+TEST_CASE(
+    "a further layer that is asked for and is not in the files is missed by name; one that the config lacks, too") {
+  const tests::TemporaryFolder out;
+  const std::vector<std::string> asks{"model.with.mtp=true"};
+  const std::string missed = tests::message_of<DataError>(
+      [&] { trained_tensors(job_on("deepseek_v3", "deepseek_v3", out.path("run"), asks), {}); });
+  CHECK(missed.find("model.layers.3.eh_proj.weight") != std::string::npos);
+  const std::string refused = tests::message_of<JobError>([&] { job_of(golden("deepseek_v3_plain"), asks); });
+  CHECK(refused.find("model.with.mtp asks for a layer that this model does not have") != std::string::npos);
+}
+
 }  // namespace trainer::expert_training_test

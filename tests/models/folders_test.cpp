@@ -343,6 +343,16 @@ TEST_CASE("a mistake in config.json is told at its line, with its key and what i
   }
 }
 
+TEST_CASE("a word of a job with a folder that is none is told at its place") {
+  for (const auto& [override, allowed] : std::vector<std::pair<std::string, std::string>>{
+           {"model.weights=init", "load, random"}, {"model.quantize=nf5", "nf4"}}) {
+    const std::string message = tests::message_of<JobError>([&] { job_of(golden("llama3"), {override}); });
+    CAPTURE(message);
+    CHECK(message.find(override.substr(0, override.find('='))) != std::string::npos);
+    CHECK(message.find(allowed) != std::string::npos);
+  }
+}
+
 TEST_CASE("what is wrong with the files of a model folder is told with the name of the file or tensor") {
   struct Bad {
     const char* what;

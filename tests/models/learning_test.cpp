@@ -49,11 +49,15 @@ TEST_CASE("an MLP reads more than 95% of held-out handwritten digits") {
   CHECK(*report.val_accuracy > 0.95);
 }
 
-TEST_CASE("nanoGPT's job for a CPU reaches its validation loss on Tiny Shakespeare") {
+// The whole run takes two minutes on two slow cores: `tools/test.sh --long` asks for it.
+TEST_CASE("nanoGPT's job for a CPU reaches its validation loss on Tiny Shakespeare, a half of it most of the way") {
   const std::string data = data_file("tinyshakespeare.txt");
   if (data.empty()) return;
-  const RunReport report = run("nanogpt-shakespeare.yaml", {"data.train=" + data});
+  const bool whole = std::getenv("TRAINER_TEST_LONG") != nullptr;
+  std::vector<std::string> overrides{"data.train=" + data};
+  if (!whole) overrides.emplace_back("train.steps=1000");
+  const RunReport report = run("nanogpt-shakespeare.yaml", overrides);
   REQUIRE(report.val_loss.has_value());
   MESSAGE("validation loss " << *report.val_loss << ", " << report.tokens_per_s << " tokens/s");
-  CHECK(*report.val_loss < 1.90);  // nanoGPT's README reports 1.88
+  CHECK(*report.val_loss < (whole ? 1.90 : 2.15));  // nanoGPT's README reports 1.88
 }

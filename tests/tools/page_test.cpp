@@ -9,6 +9,8 @@
 #include "tests/temporary.h"
 #include "tests/tools/process.h"
 
+namespace trainer::page_test {
+
 using nlohmann::json;
 using namespace trainer::tests;
 namespace fs = std::filesystem;
@@ -176,3 +178,5 @@ TEST_CASE("a job that does not fit has its page, which says so") {
   const json data = data_of(contents_of(in.path("page.html")));
   CHECK(contains(data["notice"].get<std::string>(), "the plan needs"));
 }
+
+}  // namespace trainer::page_test

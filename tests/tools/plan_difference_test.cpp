@@ -8,6 +8,8 @@
 #include "tests/temporary.h"
 #include "tests/tools/process.h"
 
+namespace trainer::plan_difference_test {
+
 using nlohmann::json;
 using namespace trainer::tests;
 
@@ -175,3 +177,5 @@ TEST_CASE("the points of a run's life are told, each with what it takes beside t
   for (const char* point : {"start", "save", "resume"}) CHECK(points(b).at(point)["bytes"].get<std::int64_t>() > 0);
   CHECK(points(full).at("save")["bytes"].get<std::int64_t>() > points(b).at("save")["bytes"].get<std::int64_t>());
 }
+
+}  // namespace trainer::plan_difference_test
