@@ -87,6 +87,22 @@ TEST_CASE("dropout drops on a GPU what it drops on the CPU, and held-out data ha
     CHECK(gpu.evaluations[i].val_loss == doctest::Approx(cpu.evaluations[i].val_loss).epsilon(2e-4));
 }
 
+TEST_CASE("a layer that predicts a further token trains on a GPU as on the CPU, in f32 and bf16") {
+  const Overrides more = with(
+      kFew,
+      {"model={graph: models/decoder.yaml, with: {layers: 2, heads: 4, kv_heads: 2, head_dim: 4, dim: 16, hidden: 24, "
+       "vocab: 32, mtp: true, mtp_weight: 0.5}}"});
+  const Trained cpu = on_cpu("llama", more), gpu = on_gpu("llama", more);
+  CHECK(largest_relative(gpu.loss, cpu.loss) <= 2e-4);
+  CHECK(largest_relative(gpu.grad_norm, cpu.grad_norm) <= 1e-3);
+  REQUIRE(gpu.figures.size() == 10);
+  for (std::size_t step = 0; step < 10; ++step) {
+    REQUIRE(gpu.figures[step].at(0).first == "mtp_loss");
+    CHECK(gpu.figures[step][0].second == doctest::Approx(cpu.figures[step].at(0).second).epsilon(2e-4));
+  }
+  CHECK(largest_relative(on_gpu("llama", with(more, {"precision.compute=bf16"})).loss, cpu.loss) <= 0.02);
+}
+
 TEST_CASE("models in bf16 follow the CPU's losses within 2%, those in f16 with a dynamic scale the CPU's in f32") {
   for (const char* name : {"gpt2", "llama", "mlp"}) {
     CAPTURE(name);
