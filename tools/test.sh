@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set-up, build, all tests. What failed is shown in full, what was skipped by name; last line: N passed, N failed (test cases).
-# --long: GPU kernels are compiled for every kind of GPU that is supported, not only for this machine's, and a model of characters is
-# trained to its end; 10 minutes more.
+# --long: GPU kernels are compiled for every kind of GPU that is supported, not only for this machine's, and a model of
+# characters is trained to its end; 10 minutes more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-} in

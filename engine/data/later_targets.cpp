@@ -2,7 +2,6 @@
 #include "engine/data/later_targets.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "engine/core/check.h"

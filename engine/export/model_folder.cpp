@@ -1,8 +1,6 @@
 // The folder is read as if nothing were chosen, and again once its options are known.
 #include "engine/export/model_folder.h"
 
-#include <algorithm>
-
 #include "engine/checkpoint/tensor_store.h"
 
 namespace trainer::exporting {
