@@ -115,6 +115,50 @@ TEST_CASE(
   }
 }
 
+// A thread's chunk of rows (280 or 282) widens B as it goes, more rows take a B that is widened first: here the same rows
+// in products of 200 and in one. Of the last case B is over 16 MiB, so it is widened in groups of columns.
+TEST_CASE("B that is widened once gives the bits of B that is widened for every chunk of rows") {
+  for (const Case& z : {Case{600, 40, 70}, Case{300, 33, 300}, Case{283, 4300, 1100}})
+    for (const bool f32 : {true, false})
+      for (Order b_order : {Order::rows, Order::columns, Order::strips})
+        for (Isa isa : z.n > 1000 ? std::vector<Isa>{isas().back()} : isas()) {
+          if (f32 && b_order == Order::strips) continue;
+          const DType dtype = f32 ? DType::f32 : DType::bf16;
+          const Buffer a = normals(dtype, z.m * z.k, 1), b = normals(dtype, z.k * z.n, 2), bias = normals(dtype, z.n, 3),
+                       addend = normals(dtype, z.m * z.n, 4), strips(packed_bytes(z.k, z.n));
+          Problem p{.m = z.m, .n = z.n, .k = z.k, .inputs_are_f32 = f32, .a = a.data(), .lda = z.k};
+          p.b = b.data(), p.ldb = b_order == Order::rows ? z.n : z.k, p.b_order = b_order;
+          if (b_order == Order::strips) {
+            pack({z.k, z.n, b.data(), z.k, Order::columns, strips.data()}, isa, 1);
+            p.b = strips.data();
+          }
+          p.ldc = z.n, p.c_is_f32 = f32, p.bias = bias.data(), p.addend = addend.data();
+          const auto into = [&](Buffer& c, std::int64_t row, std::int64_t rows, int threads) {
+            Problem part = p;
+            const std::int64_t size = size_of(dtype);
+            part.m = rows;
+            part.a = static_cast<const std::byte*>(p.a) + row * z.k * size;
+            part.addend = static_cast<const std::byte*>(p.addend) + row * z.n * size;
+            part.c = static_cast<std::byte*>(c.data()) + row * z.n * size;
+            const Buffer workspace(workspace_bytes(part, Method::widen, isa, threads));
+            run(part, Method::widen, isa, threads, workspace.data());
+          };
+          Buffer expected(z.m * z.n * size_of(dtype));
+          for (std::int64_t row = 0; row < z.m; row += 200) into(expected, row, std::min<std::int64_t>(200, z.m - row), 1);
+          for (int threads : {1, 3}) {
+            Buffer actual(z.m * z.n * size_of(dtype));
+            into(actual, 0, z.m, threads);
+            CAPTURE(z.m);
+            CAPTURE(z.n);
+            CAPTURE(f32);
+            CAPTURE(int(b_order));
+            CAPTURE(int(isa));
+            CAPTURE(threads);
+            CHECK(actual.same_bits(expected));
+          }
+        }
+}
+
 TEST_CASE("the product of a single row is that of f64, with any number of threads the same bits") {
   for (const auto& [n, k] :
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {31, 7}, {32, 64}, {33, 257}, {100, 96}, {70, 1700}})

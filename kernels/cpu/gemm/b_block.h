@@ -1,4 +1,4 @@
-// A widened block of B, for loops files: columns that are multiplied together lie together, [steps][kColumns]. So what
+// A widened block of B, for loops files: columns that are multiplied together lie together, [depth][kColumns]. So what
 // the innermost loop reads of B again and again is at most 16 KiB without gaps, which stays in L1 beside a panel of A.
 #pragma once
 
@@ -11,10 +11,16 @@ namespace {
 constexpr int kVectors = 2;                  // of a row of C in registers
 constexpr int kColumns = kVectors * kLanes;  // of C at a time
 
-/// Columns [j, j + kLanes) of step p of the block. REQUIRES: j is a multiple of kLanes.
-VEC_INLINE float* b_at(float* block, std::int64_t p, std::int64_t j) {
-  return block + j / kColumns * (gemm::kMaxDepth * kColumns) + p * kColumns + j % kColumns;
-}
+/// kStrip columns of at most `depth` steps, at `data`.
+struct BBlock {
+  float* data;
+  std::int64_t depth;
+
+  /// Columns [j, j + kLanes) of step p. REQUIRES: j is a multiple of kLanes.
+  [[gnu::always_inline]] float* at(std::int64_t p, std::int64_t j) const {
+    return data + j / kColumns * depth * kColumns + p * kColumns + j % kColumns;
+  }
+};
 
 }  // namespace
 }  // namespace trainer::kernels::cpu::ISA_NAMESPACE

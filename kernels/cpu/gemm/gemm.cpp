@@ -72,6 +72,63 @@ Part part_of(const Problem& problem, const Blocking& blocking, int piece) {
   return {rows.begin, rows.end, strips.begin, strips.end};
 }
 
+// ---- B widened once
+
+// Each chunk of rows of C needs B widened (widen_loops.cpp). Where there are several chunks B is widened once, before
+// the product, for as many columns at a time as `kWidenedBytes` holds.
+
+constexpr std::int64_t kWidenedBytes = 16 << 20;
+constexpr std::int64_t kLeastColumns = 512;  // A is copied again for every group of columns
+
+/// Columns of B that are widened at a time before they are multiplied; 0: B is widened chunk by chunk.
+std::int64_t widened_columns(const Problem& problem, Method method, const Blocking& blocking) {
+  const std::int64_t rows = divide_up(problem.m, blocking.row_parts),
+                     chunks = blocking.row_parts * divide_up(rows, blocking.rows);
+  if (method != Method::widen || problem.quantized.blocks > 0 || chunks < 2) return 0;
+  const std::int64_t most = kWidenedBytes / widened_bytes(blocking, kStrip) * kStrip;
+  if (most < std::min(problem.n, kLeastColumns)) return 0;
+  return std::min(problem.n, round_up(divide_up(problem.n, divide_up(problem.n, most)), kStrip));
+}
+
+/// The product for the columns [column, column + columns). REQUIRES: `column` is a multiple of kStrip.
+Problem columns_of(const Problem& problem, std::int64_t column, std::int64_t columns) {
+  const std::int64_t in = problem.inputs_are_f32 ? 4 : 2, out = problem.c_is_f32 ? 4 : 2;
+  const auto from = [](const void* p, std::int64_t bytes) {
+    return p ? static_cast<const unsigned char*>(p) + bytes : nullptr;
+  };
+  Problem part = problem;
+  part.n = columns;
+  part.b = from(problem.b, problem.b_order == Order::rows      ? column * in
+                           : problem.b_order == Order::columns ? column * problem.ldb * in
+                                                               : column / kStrip * packed_strip_words(problem.k) * 4);
+  part.bias = from(problem.bias, column * in);
+  part.addend = from(problem.addend, column * out);
+  part.c = static_cast<unsigned char*>(problem.c) + column * out;
+  return part;
+}
+
+void run_blocked(const Problem& problem, Method method, Isa isa, int threads, unsigned char* scratch) {
+  const Blocking blocking = blocking_for(problem, method, isa, threads);
+  const Loop loop = loop_of(method, isa);
+  parallel_claims(blocking.pieces(), threads, [&](int piece, int thread) {
+    loop(problem, blocking, part_of(problem, blocking, piece), scratch + thread * blocking.thread_bytes());
+  });
+}
+
+void run_widened(const Problem& given, std::int64_t columns, Isa isa, int threads, unsigned char* scratch) {
+  const auto widen = CHOOSE_BY_ISA(isa, widen_strips);
+  for (std::int64_t column = 0; column < given.n; column += columns) {
+    Problem problem = columns_of(given, column, std::min(columns, given.n - column));
+    const Blocking blocking = blocking_for(problem, Method::widen, isa, threads);
+    auto* const widened = reinterpret_cast<float*>(scratch);
+    parallel_ranges(packed_strips(problem.n), 1, threads, [&](std::int64_t begin, std::int64_t end) {
+      widen(problem, blocking, begin, end, widened);
+    });
+    problem.b = widened, problem.b_order = Order::blocks;
+    run_blocked(problem, Method::widen, isa, threads, scratch + widened_bytes(blocking, columns));
+  }
+}
+
 /// Whether the processor issues vdpbf16ps as often as f32 multiply-adds: AMD's do, Intel's every second cycle.
 bool has_fast_pairs() {
 #if defined(__x86_64__)
@@ -111,15 +168,28 @@ void pack(const Packing& packing, Isa isa, int threads) {
 
 std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads) {
   if (method == Method::row) return threads * row_scratch_bytes(problem);
-  return packing_bytes(problem, method) + threads * blocking_for(problem, method, isa, threads).thread_bytes();
+  const Blocking blocking = blocking_for(problem, method, isa, threads);
+  const std::int64_t columns = widened_columns(problem, method, blocking);
+  if (columns == 0) return packing_bytes(problem, method) + threads * blocking.thread_bytes();
+  std::int64_t bytes = 0;  // of a team, for any of the groups
+  for (const std::int64_t n : {columns, problem.n % columns}) {
+    Problem group = problem;
+    group.n = n;
+    if (n > 0) bytes = std::max(bytes, threads * blocking_for(group, method, isa, threads).thread_bytes());
+  }
+  return widened_bytes(blocking, columns) + bytes;
 }
 
 std::int64_t most_workspace_bytes(const Problem& problem, Isa isa, int threads) {
   Problem several = problem;
   several.m = std::max<std::int64_t>(2, problem.m);
   const Method method = method_for(several, isa);
+  const std::int64_t widened =
+      method == Method::widen
+          ? std::min(kWidenedBytes, widened_bytes(blocking_for(several, method, isa, threads), problem.n))
+          : 0;
   const std::int64_t blocked =
-      packing_bytes(problem, method) + threads * most_thread_bytes(problem, rules_of(method, isa));
+      packing_bytes(problem, method) + widened + threads * most_thread_bytes(problem, rules_of(method, isa));
   return std::max(blocked, threads * row_scratch_bytes(problem));
 }
 
@@ -134,11 +204,9 @@ void run(const Problem& given, Method method, Isa isa, int threads, void* worksp
     problem.b_order = Order::strips;
     scratch += bytes;
   }
-  const Blocking blocking = blocking_for(problem, method, isa, threads);
-  const Loop loop = loop_of(method, isa);
-  parallel_claims(blocking.pieces(), threads, [&](int piece, int thread) {
-    loop(problem, blocking, part_of(problem, blocking, piece), scratch + thread * blocking.thread_bytes());
-  });
+  const std::int64_t columns = widened_columns(problem, method, blocking_for(problem, method, isa, threads));
+  if (columns > 0) return run_widened(problem, columns, isa, threads, scratch);
+  run_blocked(problem, method, isa, threads, scratch);
 }
 
 void sum_columns(const ColumnSums& sums, Isa isa, int threads) {

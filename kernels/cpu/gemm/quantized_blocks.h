@@ -71,7 +71,7 @@ VEC_INLINE const unsigned char* codes_of(const gemm::QuantizedMatrix& w, std::in
 /// it is 0. REQUIRES: `step` is a multiple of kQuantizedBlock; `out` has steps in whole vectors.
 template <bool kNf4>
 void decode_columns(const gemm::QuantizedMatrix& w, std::int64_t row, std::int64_t columns, std::int64_t step,
-                    std::int64_t steps, float* out) {
+                    std::int64_t steps, const BBlock& out) {
   for (std::int64_t j = 0; j < gemm::kStrip; j += kLanes) {
     const std::int64_t across = gemm::most(0, gemm::least(kLanes, columns - j));
     for (std::int64_t begin = 0; begin < steps; begin += kQuantizedBlock) {
@@ -92,7 +92,7 @@ void decode_columns(const gemm::QuantizedMatrix& w, std::int64_t row, std::int64
         }
         transpose(square);
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) store(b_at(out, p + i, j), (F32)square[i]);
+        for (int i = 0; i < kLanes; ++i) store(out.at(p + i, j), (F32)square[i]);
       }
     }
   }
@@ -102,13 +102,13 @@ void decode_columns(const gemm::QuantizedMatrix& w, std::int64_t row, std::int64
 /// REQUIRES: `column` is a multiple of kStrip.
 template <bool kNf4>
 void decode_rows(const gemm::QuantizedMatrix& w, std::int64_t step, std::int64_t steps, std::int64_t column,
-                 float* out) {
+                 const BBlock& out) {
   static_assert(gemm::kStrip == kHalf);
   for (std::int64_t p = 0; p < steps; ++p) {
     const unsigned char* row = codes_of<kNf4>(w, step + p);
     const float scale = scale_of<kNf4>(w, step + p, column / kQuantizedBlock);
 #pragma GCC unroll 8
-    for (int j = 0; j < gemm::kStrip; j += kLanes) store(b_at(out, p, j), decoded<kNf4>(row, column + j) * scale);
+    for (int j = 0; j < gemm::kStrip; j += kLanes) store(out.at(p, j), decoded<kNf4>(row, column + j) * scale);
   }
 }
 

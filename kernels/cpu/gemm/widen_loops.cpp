@@ -148,36 +148,36 @@ class ColumnsSide {
 };
 
 /// `steps` of a packed strip: even steps in the lower halves of words, odd ones in the upper.
-void widen_pairs(const std::uint32_t* strip, std::int64_t steps, float* out) {
+void widen_pairs(const std::uint32_t* strip, std::int64_t steps, const BBlock& out) {
   const U32 upper = splat_u32(0xFFFF0000u);
   for (std::int64_t p = 0; p < steps; p += 2)
     for (int j = 0; j < kStrip; j += kLanes) {
       U32 pairs;
       __builtin_memcpy(&pairs, strip + p / 2 * kStrip + j, sizeof pairs);
-      store(b_at(out, p, j), (F32)(pairs << 16));
-      store(b_at(out, p + 1, j), (F32)(pairs & upper));
+      store(out.at(p, j), (F32)(pairs << 16));
+      store(out.at(p + 1, j), (F32)(pairs & upper));
     }
 }
 
 /// `steps` of `columns` ≤ kStrip columns of B that lies by rows; the other columns become 0.
 template <typename T>
-void widen_plain(const T* b, std::int64_t ldb, std::int64_t columns, std::int64_t steps, float* out) {
+void widen_plain(const T* b, std::int64_t ldb, std::int64_t columns, std::int64_t steps, const BBlock& out) {
   if (columns == kStrip) {
     for (std::int64_t p = 0; p < steps; ++p)
 #pragma GCC unroll 8
-      for (int j = 0; j < kStrip; j += kLanes) store(b_at(out, p, j), load(b + p * ldb + j));
+      for (int j = 0; j < kStrip; j += kLanes) store(out.at(p, j), load(b + p * ldb + j));
     return;
   }
   for (std::int64_t p = 0; p < steps; ++p) {
-    for (int j = 0; j < kStrip; j += kLanes) store(b_at(out, p, j), F32{});
+    for (int j = 0; j < kStrip; j += kLanes) store(out.at(p, j), F32{});
     for_each_vector(0, columns,
-                    [&](std::int64_t j, auto get, auto put) { put(b_at(out, p, j), get(b + p * ldb + j)); });
+                    [&](std::int64_t j, auto get, auto put) { put(out.at(p, j), get(b + p * ldb + j)); });
   }
 }
 
 /// The same of B that lies by columns: squares of registers are transposed.
 template <typename T>
-void widen_turned(const T* b, std::int64_t ldb, std::int64_t columns, std::int64_t steps, float* out) {
+void widen_turned(const T* b, std::int64_t ldb, std::int64_t columns, std::int64_t steps, const BBlock& out) {
   for (std::int64_t j = 0; j < kStrip; j += kLanes)
     for (std::int64_t p = 0; p < steps; p += kLanes) {
       const std::int64_t across = least(kLanes, columns - j), down = least(kLanes, steps - p);
@@ -191,7 +191,7 @@ void widen_turned(const T* b, std::int64_t ldb, std::int64_t columns, std::int64
       }
       transpose(square);
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) store(b_at(out, p + i, j), (F32)square[i]);
+      for (int i = 0; i < kLanes; ++i) store(out.at(p + i, j), (F32)square[i]);
     }
 }
 
@@ -227,14 +227,69 @@ struct Rows {
   std::int64_t begin, count, panel;
 };
 
+/// B of a product, and how blocks of it are widened. T: what the operands hold.
+template <typename T>
+struct BlocksOfB {
+  const Problem& problem;
+  const Blocking& blocking;
+
+  std::int64_t steps_of(std::int64_t block) const { return least(blocking.depth, problem.k - block * blocking.depth); }
+
+  template <bool kNf4>
+  void decode(std::int64_t column, std::int64_t columns, std::int64_t step, std::int64_t steps,
+              const BBlock& to) const {
+    if (problem.b_order == Order::columns)
+      decode_columns<kNf4>(problem.quantized, column, columns, step, steps, to);
+    else
+      decode_rows<kNf4>(problem.quantized, step, steps, column, to);
+  }
+
+  void widen(std::int64_t strip, std::int64_t block, const BBlock& to) const {
+    const std::int64_t step = block * blocking.depth, column = strip * kStrip,
+                       columns = least(kStrip, problem.n - column);
+    if (problem.quantized.blocks > 0)
+      return problem.quantized.nf4 ? decode<true>(column, columns, step, steps_of(block), to)
+                                   : decode<false>(column, columns, step, steps_of(block), to);
+    const T* from = static_cast<const T*>(problem.b);
+    if (problem.b_order == Order::strips)
+      widen_pairs(static_cast<const std::uint32_t*>(problem.b) + strip * gemm::packed_strip_words(problem.k) +
+                      step / 2 * kStrip,
+                  steps_of(block), to);
+    else if (problem.b_order == Order::rows)
+      widen_plain(from + step * problem.ldb + column, problem.ldb, columns, steps_of(block), to);
+    else
+      widen_turned(from + column * problem.ldb + step, problem.ldb, columns, steps_of(block), to);
+  }
+
+  /// Where a block lies among the floats of a B that has been widened as a whole.
+  std::int64_t place(std::int64_t strip, std::int64_t block) const {
+    return (strip * blocking.blocks + block) * blocking.depth * kStrip;
+  }
+
+  Ahead ahead_of(std::int64_t strip, std::int64_t block) const {
+    constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+    if (problem.b_order == Order::blocks)
+      return {static_cast<const float*>(problem.b) + place(strip, block), 0, 1, blocking.depth * kStrip * kFloat};
+    if (problem.quantized.blocks > 0 || problem.b_order == Order::strips) return {};  // read from end to end
+    const std::int64_t step = block * blocking.depth, column = strip * kStrip,
+                       columns = least(kStrip, problem.n - column);
+    const T* from = static_cast<const T*>(problem.b);
+    constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+    if (problem.b_order == Order::rows)
+      return {from + step * problem.ldb + column, problem.ldb * kSize, steps_of(block), columns * kSize};
+    return {from + column * problem.ldb + step, problem.ldb * kSize, columns, steps_of(block) * kSize};
+  }
+};
+
 /// One part's work and where its scratch lies. T: what the operands hold.
 template <typename T>
 struct Worker {
   const Problem& problem;
   const Blocking& blocking;
+  BlocksOfB<T> blocks;
   float *a, *b, *c;
 
-  std::int64_t steps_of(std::int64_t block) const { return least(blocking.depth, problem.k - block * blocking.depth); }
+  std::int64_t steps_of(std::int64_t block) const { return blocks.steps_of(block); }
   float* block_of_a(std::int64_t block) const {
     return a + block % blocking.blocks_at_once * (blocking.a_bytes / blocking.blocks_at_once / 4);
   }
@@ -251,51 +306,17 @@ struct Worker {
                           problem.m - row, steps_of(block), to);
   }
 
-  template <bool kNf4>
-  void decode_b(std::int64_t column, std::int64_t columns, std::int64_t step, std::int64_t steps) const {
-    if (problem.b_order == Order::columns)
-      decode_columns<kNf4>(problem.quantized, column, columns, step, steps, b);
-    else
-      decode_rows<kNf4>(problem.quantized, step, steps, column, b);
+  /// The widened block: where B lies so, or made now.
+  const float* block_of_b(std::int64_t strip, std::int64_t block) const {
+    if (problem.b_order == Order::blocks) return static_cast<const float*>(problem.b) + blocks.place(strip, block);
+    blocks.widen(strip, block, {b, blocking.depth});
+    return b;
   }
 
-  void widen_b(std::int64_t strip, std::int64_t block) const {
-    const std::int64_t step = block * blocking.depth, column = strip * kStrip,
-                       columns = least(kStrip, problem.n - column);
-    if (problem.quantized.blocks > 0)
-      return problem.quantized.nf4 ? decode_b<true>(column, columns, step, steps_of(block))
-                                   : decode_b<false>(column, columns, step, steps_of(block));
-    const T* from = static_cast<const T*>(problem.b);
-    if (problem.b_order == Order::strips)
-      widen_pairs(static_cast<const std::uint32_t*>(problem.b) + strip * gemm::packed_strip_words(problem.k) +
-                      step / 2 * kStrip,
-                  steps_of(block), b);
-    else if (problem.b_order == Order::rows)
-      widen_plain(from + step * problem.ldb + column, problem.ldb, columns, steps_of(block), b);
-    else
-      widen_turned(from + column * problem.ldb + step, problem.ldb, columns, steps_of(block), b);
-  }
-
-  Ahead ahead_of(std::int64_t strip, std::int64_t block) const {
-    if (problem.quantized.blocks > 0 || problem.b_order == Order::strips) return {};  // read from end to end
-    const std::int64_t step = step_of(block), column = strip * kStrip, columns = least(kStrip, problem.n - column);
-    const T* from = static_cast<const T*>(problem.b);
-    constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
-    if (problem.b_order == Order::rows)
-      return {from + step * problem.ldb + column, problem.ldb * kSize, steps_of(block), columns * kSize};
-    return {from + column * problem.ldb + step, problem.ldb * kSize, columns, steps_of(block) * kSize};
-  }
-
-  /// For the columns [j, j + kColumns) of the strip.
-  template <int kRowStep, int kStep, typename Side>
-  void multiply_panel(const float* panel, std::int64_t rows, std::int64_t block, int j, float* sums, Side& side) const {
-    multiply_for<kRowStep, kStep, Side>(rows)(panel, b_at(b, 0, j), steps_of(block), sums + j, block > 0, side);
-  }
-
-  /// Panel [i, i + panel_rows) of a block of A.
+  /// Floats from one panel of a block of A to the next.
   template <int kStep>
-  float* panel_at(std::int64_t i, std::int64_t panel_rows, std::int64_t block) const {
-    return block_of_a(block) + (kStep == 1 ? i : i / panel_rows * kSlot) * kRowStride;
+  static constexpr std::int64_t panel_floats(std::int64_t panel_rows) {
+    return (kStep == 1 ? panel_rows : kSlot) * kRowStride;
   }
 
   /// sums (+)= block · strip, panel by panel for some columns after the others; the first of them widen each panel of
@@ -304,31 +325,43 @@ struct Worker {
   template <int kRowStep, int kStep, typename SideOf>
   void multiply_block(const Rows& rows, std::int64_t strip, std::int64_t block, bool first, float* sums, Ahead ahead,
                       SideOf side_of) const {
-    const auto side_at = [&](std::int64_t i) {
-      return side_of(rows.begin + i, least(rows.panel, rows.count - i), block, panel_at<kStep>(i, rows.panel, block));
-    };
-    const bool last = block + 1 == blocking.blocks;
+    using Side = decltype(side_of(0, 0, 0, nullptr));
+    const float* const b_block = block_of_b(strip, block);
+    const bool last = block + 1 == blocking.blocks, add = block > 0;
+    const std::int64_t steps = steps_of(block), panels = divide_up(rows.count, rows.panel);
+    const std::int64_t rest = rows.count - (panels - 1) * rows.panel;  // rows of the last panel
     const int columns = static_cast<int>(
         gemm::round_up(least(kStrip, problem.n - strip * kStrip), kColumns));  // behind them there is nothing
-    const std::int64_t panels = divide_up(rows.count, rows.panel) * (columns / kColumns);
-    const std::int64_t lines = divide_up(ahead.lines(), panels);  // a panel
+    const std::int64_t lines = divide_up(ahead.lines(), panels * (columns / kColumns));  // a panel
+    float* const block_a = block_of_a(block);
+    const auto side_at = [&](std::int64_t panel) {
+      return side_of(rows.begin + panel * rows.panel, panel + 1 < panels ? rows.panel : rest, block,
+                     block_a + panel * panel_floats<kStep>(rows.panel));
+    };
     if (first) side_at(0).finish();
-    for (int j = 0; j < columns; j += kColumns)
-      for (std::int64_t i = 0; i < rows.count; i += rows.panel) {
-        const std::int64_t count = least(rows.panel, rows.count - i), next = i + rows.panel;
-        const float* panel = panel_at<kStep>(i, rows.panel, block);
-        float* const sums_of_panel = sums + i * kStrip;
+    for (int j = 0; j < columns; j += kColumns) {
+      const bool widens = first && j == 0, ends = last && j + kColumns == columns;
+      const auto whole = multiply_for<kRowStep, kStep, NoSide>(rows.panel);
+      const auto beside = multiply_for<kRowStep, kStep, Side>(rows.panel);
+      const float *panel = block_a, *const columns_of_b = b_block + j * blocking.depth;
+      float* to = sums + j;
+      for (std::int64_t i = 0; i < panels; ++i, panel += panel_floats<kStep>(rows.panel), to += rows.panel * kStrip) {
+        const bool end = i + 1 == panels;
         ahead.ask(lines);
-        if (first && j == 0 && next < rows.count) {
-          auto side = side_at(next);
-          multiply_panel<kRowStep, kStep>(panel, count, block, j, sums_of_panel, side);
+        NoSide none;
+        if (end) {
+          multiply_for<kRowStep, kStep, NoSide>(rest)(panel, columns_of_b, steps, to, add, none);
+        } else if (widens) {
+          Side side = side_at(i + 1);
+          beside(panel, columns_of_b, steps, to, add, side);
           side.finish();
         } else {
-          NoSide none;
-          multiply_panel<kRowStep, kStep>(panel, count, block, j, sums_of_panel, none);
+          whole(panel, columns_of_b, steps, to, add, none);
         }
-        if (last && j + kColumns == columns) finish_rows<T>(problem, sums_of_panel, rows.begin + i, count, strip);
+        if (ends)
+          finish_rows<T>(problem, to - j, rows.begin + i * rows.panel, end ? rest : rows.panel, strip);
       }
+    }
   }
 
   void rows_of_c(const Rows& rows, const Part& part) const {
@@ -339,9 +372,8 @@ struct Worker {
       for (std::int64_t strip = part.strip; strip < part.strip_end; ++strip) {
         float* sums = c + (blocking.sums_wait() ? (strip - part.strip) * blocking.rows * kStrip : 0);
         for (std::int64_t block = first; block < end; ++block) {
-          widen_b(strip, block);
-          const Ahead ahead = block + 1 < end              ? ahead_of(strip, block + 1)
-                              : strip + 1 < part.strip_end ? ahead_of(strip + 1, first)
+          const Ahead ahead = block + 1 < end              ? blocks.ahead_of(strip, block + 1)
+                              : strip + 1 < part.strip_end ? blocks.ahead_of(strip + 1, first)
                                                            : Ahead();
           if (problem.a_order == Order::rows)
             multiply_block<kRowStride, 1>(rows, strip, block, strip == part.strip, sums, ahead, by_rows);
@@ -355,7 +387,10 @@ struct Worker {
 
 template <typename T>
 void run_part(const Problem& problem, const Blocking& blocking, const Part& part, unsigned char* scratch) {
-  const Worker<T> worker{problem, blocking, reinterpret_cast<float*>(scratch),
+  const Worker<T> worker{problem,
+                         blocking,
+                         {problem, blocking},
+                         reinterpret_cast<float*>(scratch),
                          reinterpret_cast<float*>(scratch + blocking.a_bytes),
                          reinterpret_cast<float*>(scratch + blocking.a_bytes + blocking.b_bytes)};
   const std::int64_t count = part.row_end - part.row, chunks = divide_up(count, blocking.rows);
@@ -367,7 +402,22 @@ void run_part(const Problem& problem, const Blocking& blocking, const Part& part
   fence();
 }
 
+template <typename T>
+void run_strips(const Problem& problem, const Blocking& blocking, std::int64_t strip, std::int64_t strip_end,
+                float* to) {
+  const BlocksOfB<T> blocks{problem, blocking};
+  for (; strip < strip_end; ++strip)
+    for (std::int64_t block = 0; block < blocking.blocks; ++block)
+      blocks.widen(strip, block, {to + blocks.place(strip, block), blocking.depth});
+}
+
 }  // namespace
+
+void widen_strips(const Problem& problem, const Blocking& blocking, std::int64_t strip, std::int64_t strip_end,
+                  float* to) {
+  problem.inputs_are_f32 ? run_strips<float>(problem, blocking, strip, strip_end, to)
+                         : run_strips<Bf16>(problem, blocking, strip, strip_end, to);
+}
 
 void widen_part(const Problem& problem, const Blocking& blocking, const Part& part, unsigned char* scratch) {
   problem.inputs_are_f32 ? run_part<float>(problem, blocking, part, scratch)

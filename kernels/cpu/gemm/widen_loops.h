@@ -1,4 +1,4 @@
-// The bf16 product by f32 multiply-adds, for each instruction set (widen_loops.cpp).
+// The product by f32 multiply-adds, for each instruction set (widen_loops.cpp).
 #pragma once
 
 #include "kernels/cpu/gemm/blocking.h"
@@ -10,6 +10,9 @@ namespace trainer::kernels::cpu {
   /* Computes `part` of `problem`. REQUIRES: blocking.thread_bytes() of scratch, 64-byte aligned. */    \
   void widen_part(const gemm::Problem& problem, const gemm::Blocking& blocking, const gemm::Part& part, \
                   unsigned char* scratch);                                                              \
+  /* Widens the strips [strip, strip_end) of B to their places in `to`, which widened_bytes holds. */   \
+  void widen_strips(const gemm::Problem& problem, const gemm::Blocking& blocking, std::int64_t strip,   \
+                    std::int64_t strip_end, float* to);                                                 \
   }
 DECLARE_WIDEN(portable)
 DECLARE_WIDEN(avx2)
@@ -22,13 +25,19 @@ namespace gemm {
 inline constexpr int kRowStride = kMaxDepth + 16;
 
 /// 14 × 2 of 32 AVX-512 registers, or 6 × 2 of 16 smaller ones, hold C. A panel of A by columns fills whole vectors: 16
-/// or 8.
+/// or 8; so does a
+/// block of B that is turned, in k.
 constexpr Rules widen_rules(bool has_avx512) {
   return {.panel_rows = has_avx512 ? 14 : 6,
-          .step_grain = 2,
+          .step_grain = 16,
           .rows = has_avx512 ? 280 : 282,
           .panel_bytes = (has_avx512 ? 16 : 8) * kRowStride * 4,
           .b_bytes = kMaxDepth * kStrip * 4};
+}
+
+/// Of `columns` columns of B in widened blocks: [strips][blocks][as b_block.h says].
+constexpr std::int64_t widened_bytes(const Blocking& blocking, std::int64_t columns) {
+  return divide_up(columns, kStrip) * blocking.blocks * blocking.depth * kStrip * 4;
 }
 }  // namespace gemm
 
