@@ -115,8 +115,8 @@ TEST_CASE(
   }
 }
 
-// A thread's chunk of rows (280 or 282) widens B as it goes, more rows take a B that is widened first: here the same rows
-// in products of 200 and in one. Of the last case B is over 16 MiB, so it is widened in groups of columns.
+// A thread's chunk of rows (280 or 282) widens B as it goes, more rows take a B that is widened first: here the same
+// rows in products of 200 and in one. Of the last case B is over 16 MiB, so it is widened in groups of columns.
 TEST_CASE("B that is widened once gives the bits of B that is widened for every chunk of rows") {
   for (const Case& z : {Case{600, 40, 70}, Case{300, 33, 300}, Case{283, 4300, 1100}})
     for (const bool f32 : {true, false})
@@ -124,8 +124,9 @@ TEST_CASE("B that is widened once gives the bits of B that is widened for every 
         for (Isa isa : z.n > 1000 ? std::vector<Isa>{isas().back()} : isas()) {
           if (f32 && b_order == Order::strips) continue;
           const DType dtype = f32 ? DType::f32 : DType::bf16;
-          const Buffer a = normals(dtype, z.m * z.k, 1), b = normals(dtype, z.k * z.n, 2), bias = normals(dtype, z.n, 3),
-                       addend = normals(dtype, z.m * z.n, 4), strips(packed_bytes(z.k, z.n));
+          const Buffer a = normals(dtype, z.m * z.k, 1), b = normals(dtype, z.k * z.n, 2),
+                       bias = normals(dtype, z.n, 3), addend = normals(dtype, z.m * z.n, 4),
+                       strips(packed_bytes(z.k, z.n));
           Problem p{.m = z.m, .n = z.n, .k = z.k, .inputs_are_f32 = f32, .a = a.data(), .lda = z.k};
           p.b = b.data(), p.ldb = b_order == Order::rows ? z.n : z.k, p.b_order = b_order;
           if (b_order == Order::strips) {
@@ -144,7 +145,8 @@ TEST_CASE("B that is widened once gives the bits of B that is widened for every 
             run(part, Method::widen, isa, threads, workspace.data());
           };
           Buffer expected(z.m * z.n * size_of(dtype));
-          for (std::int64_t row = 0; row < z.m; row += 200) into(expected, row, std::min<std::int64_t>(200, z.m - row), 1);
+          for (std::int64_t row = 0; row < z.m; row += 200)
+            into(expected, row, std::min<std::int64_t>(200, z.m - row), 1);
           for (int threads : {1, 3}) {
             Buffer actual(z.m * z.n * size_of(dtype));
             into(actual, 0, z.m, threads);
@@ -157,6 +159,47 @@ TEST_CASE("B that is widened once gives the bits of B that is widened for every 
             CHECK(actual.same_bits(expected));
           }
         }
+}
+
+TEST_CASE("products of operands as they lie give the bits of those whose operands are copied") {
+  const Case cases[] = {{1, 1, 1},    {5, 7, 1},    {6, 8, 31},    {7, 9, 64},     {13, 16, 100}, {100, 17, 385},
+                        {99, 33, 33}, {70, 4, 390}, {4, 70, 1000}, {300, 70, 800}, {28, 32, 3000}};
+  for (const Case& z : cases)
+    for (Order a_order : {Order::rows, Order::columns})
+      for (Order b_order : {Order::rows, Order::columns})
+        for (Isa isa : isas())
+          for (bool adds : {false, true}) {
+            if (a_order == Order::columns && b_order == Order::columns) continue;  // no gradient is such a product
+            const DType f32 = DType::f32;
+            const Buffer a = normals(f32, z.m * z.k, 1), b = normals(f32, z.k * z.n, 2), bias = normals(f32, z.n, 3),
+                         addend = normals(f32, z.m * z.n, 4);
+            Problem p{.m = z.m, .n = z.n, .k = z.k, .inputs_are_f32 = true, .a = a.data(), .a_order = a_order};
+            p.lda = a_order == Order::rows ? z.k : z.m;
+            p.b = b.data(), p.ldb = b_order == Order::rows ? z.n : z.k, p.b_order = b_order;
+            p.ldc = z.n, p.c_is_f32 = true, p.bias = bias.data(), p.addend = adds ? addend.data() : nullptr;
+            const auto with = [&](Method method, int threads, bool in_place) {
+              Buffer c(z.m * z.n * 4);
+              Problem mine = p;
+              if (adds && in_place) std::memcpy(c.data(), addend.data(), c.bytes()), mine.addend = c.data();
+              mine.c = c.data();
+              const Buffer workspace(workspace_bytes(mine, method, isa, threads));
+              run(mine, method, isa, threads, workspace.data());
+              return c;
+            };
+            const Buffer expected = with(Method::widen, 1, false);
+            for (int threads : {1, 3}) {
+              CAPTURE(z.m);
+              CAPTURE(z.n);
+              CAPTURE(z.k);
+              CAPTURE(int(a_order));
+              CAPTURE(int(b_order));
+              CAPTURE(int(isa));
+              CAPTURE(threads);
+              CAPTURE(adds);
+              CHECK(with(Method::direct, threads, false).same_bits(expected));
+              CHECK(with(Method::direct, threads, true).same_bits(expected));
+            }
+          }
 }
 
 TEST_CASE("the product of a single row is that of f64, with any number of threads the same bits") {

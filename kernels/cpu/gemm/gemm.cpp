@@ -11,6 +11,7 @@
 #include "engine/core/quantized.h"
 #include "kernels/cpu/gemm/blocking.h"
 #include "kernels/cpu/gemm/column_sums.h"
+#include "kernels/cpu/gemm/direct_loops.h"
 #include "kernels/cpu/gemm/pairs_loops.h"
 #include "kernels/cpu/gemm/row_loops.h"
 #include "kernels/cpu/gemm/tiles_loops.h"
@@ -35,8 +36,9 @@ Loop loop_of(Method method, Isa isa) {
       return amx::tiles_part;
     case Method::emulated_tiles:
       return emulated_amx::tiles_part;
+    case Method::direct:
     case Method::row:
-      break;  // run_row
+      break;  // run_direct, run_row
   }
   UNREACHABLE("a method outside the enum");
 }
@@ -70,6 +72,57 @@ Part part_of(const Problem& problem, const Blocking& blocking, int piece) {
   const Range rows = partition(problem.m, piece / blocking.strip_parts, blocking.row_parts, blocking.row_grain);
   const Range strips = partition(packed_strips(problem.n), piece % blocking.strip_parts, blocking.strip_parts);
   return {rows.begin, rows.end, strips.begin, strips.end};
+}
+
+// ---- one small operand
+
+// Limits by gemm_bench on a Zen 3 (AVX2; 512 KiB of L2): larger B gain nothing over blocks that are copied.
+
+constexpr std::int64_t kSmallB = 4 << 20;  // bytes of B that is packed once and read again for each 96 rows
+constexpr std::int64_t kTinyB = 256 << 10;
+constexpr std::int64_t kRowsForB = 384;    // of A, for a B that is not tiny
+constexpr std::int64_t kSmallC = 1 << 20;  // bytes of the sums of C
+constexpr std::int64_t kThin = 64;         // rows or columns of a C whose operands are not worth copying
+
+/// The scratch: B where A lies by rows, else the sums of C.
+std::int64_t direct_bytes(const Problem& p) {
+  return (p.a_order == Order::rows ? p.k : p.m) * round_up(p.n, kStrip) * std::int64_t{sizeof(float)};
+}
+
+bool is_direct(const Problem& p, Isa isa) {
+  if (!p.inputs_are_f32 || !p.c_is_f32 || p.quantized.blocks > 0 || p.k == 0) return false;
+  if (p.a_order == Order::columns)
+    return p.b_order == Order::rows && std::min(p.m, p.n) <= kThin && direct_bytes(p) <= kSmallC;
+  constexpr std::int64_t kSets = 4096 / sizeof(float);  // rows so far apart share one set of L1: six may, fourteen not
+  if (isa >= Isa::avx512 && p.lda % kSets == 0) return false;
+  return direct_bytes(p) <= (p.m < kRowsForB ? kTinyB : kSmallB);
+}
+
+void run_direct(const Problem& p, Isa isa, int threads, unsigned char* scratch) {
+  constexpr std::int64_t kLine = 16;  // floats
+  const int team = threads_for((p.m * p.k + p.k * p.n + p.m * p.n) * 4, threads);
+  auto* const floats = reinterpret_cast<float*>(scratch);
+  if (p.a_order == Order::rows) {
+    const auto pack = CHOOSE_BY_ISA(isa, direct_pack);
+    const auto loop = CHOOSE_BY_ISA(isa, direct_rows);
+    parallel_ranges(packed_strips(p.n), 1, threads_for(direct_bytes(p), threads),
+                    [&](std::int64_t begin, std::int64_t end) { pack(p, begin, end, floats); });
+    constexpr std::int64_t kRows = 96;  // of a piece, if there are so many
+    const int pieces = team == 1 ? 1 : team * static_cast<int>(std::clamp<std::int64_t>(p.m / kRows / team, 1, 4));
+    const std::int64_t grain = widen_rules(isa >= Isa::avx512).panel_rows;
+    return parallel_claims(pieces, team, [&](int piece, int) {
+      const Range rows = partition(p.m, piece, pieces, grain);
+      if (rows.size() > 0) loop(p, floats, rows.begin, rows.end);
+    });
+  }
+  const auto loop = CHOOSE_BY_ISA(isa, direct_sums);
+  parallel(team, [&](int part, int parts) {
+    const std::int64_t strips = packed_strips(p.n);
+    const Range of_rows = p.m > p.n ? partition(p.m, part, parts, kLine) : Range{0, p.m},
+                of_strips = p.m > p.n ? Range{0, strips} : partition(strips, part, parts);
+    if (of_rows.size() > 0 && of_strips.size() > 0)
+      loop(p, {of_rows.begin, of_rows.end, of_strips.begin, of_strips.end}, floats);
+  });
 }
 
 // ---- B widened once
@@ -121,9 +174,8 @@ void run_widened(const Problem& given, std::int64_t columns, Isa isa, int thread
     Problem problem = columns_of(given, column, std::min(columns, given.n - column));
     const Blocking blocking = blocking_for(problem, Method::widen, isa, threads);
     auto* const widened = reinterpret_cast<float*>(scratch);
-    parallel_ranges(packed_strips(problem.n), 1, threads, [&](std::int64_t begin, std::int64_t end) {
-      widen(problem, blocking, begin, end, widened);
-    });
+    parallel_ranges(packed_strips(problem.n), 1, threads,
+                    [&](std::int64_t begin, std::int64_t end) { widen(problem, blocking, begin, end, widened); });
     problem.b = widened, problem.b_order = Order::blocks;
     run_blocked(problem, Method::widen, isa, threads, scratch + widened_bytes(blocking, columns));
   }
@@ -155,6 +207,7 @@ Method method_for(const Problem& problem, Isa isa) {
   if (problem.quantized.blocks > 0) return Method::widen;
   const bool as_it_lies = problem.b_order == (problem.inputs_are_f32 ? Order::columns : Order::strips);
   if (problem.m == 1 && problem.a_order == Order::rows && as_it_lies) return Method::row;
+  if (is_direct(problem, isa)) return Method::direct;
   if (problem.inputs_are_f32 || isa < Isa::avx512_bf16) return Method::widen;
   static const bool fast_pairs = has_fast_pairs();
   return isa >= Isa::amx ? Method::tiles : fast_pairs ? Method::pairs : Method::widen;
@@ -168,6 +221,7 @@ void pack(const Packing& packing, Isa isa, int threads) {
 
 std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads) {
   if (method == Method::row) return threads * row_scratch_bytes(problem);
+  if (method == Method::direct) return direct_bytes(problem);
   const Blocking blocking = blocking_for(problem, method, isa, threads);
   const std::int64_t columns = widened_columns(problem, method, blocking);
   if (columns == 0) return packing_bytes(problem, method) + threads * blocking.thread_bytes();
@@ -183,14 +237,15 @@ std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int
 std::int64_t most_workspace_bytes(const Problem& problem, Isa isa, int threads) {
   Problem several = problem;
   several.m = std::max<std::int64_t>(2, problem.m);
-  const Method method = method_for(several, isa);
+  const Method of_all = method_for(several, isa), method = of_all == Method::direct ? Method::widen : of_all;
   const std::int64_t widened =
       method == Method::widen
           ? std::min(kWidenedBytes, widened_bytes(blocking_for(several, method, isa, threads), problem.n))
           : 0;
   const std::int64_t blocked =
       packing_bytes(problem, method) + widened + threads * most_thread_bytes(problem, rules_of(method, isa));
-  return std::max(blocked, threads * row_scratch_bytes(problem));
+  const std::int64_t direct = std::min(direct_bytes(several), problem.a_order == Order::rows ? kSmallB : kSmallC);
+  return std::max({blocked, direct, threads * row_scratch_bytes(problem)});
 }
 
 void run(const Problem& given, Method method, Isa isa, int threads, void* workspace) {
@@ -198,6 +253,7 @@ void run(const Problem& given, Method method, Isa isa, int threads, void* worksp
   problem.stream = leaves_caches(given);
   auto* scratch = static_cast<unsigned char*>(workspace);
   if (method == Method::row) return run_row(problem, isa, threads, scratch);
+  if (method == Method::direct) return run_direct(problem, isa, threads, scratch);
   if (const std::int64_t bytes = packing_bytes(given, method)) {
     pack({given.k, given.n, given.b, given.ldb, given.b_order, scratch}, isa, threads);
     problem.b = scratch;

@@ -9,9 +9,10 @@
 
 namespace trainer::kernels::cpu::gemm {
 
-/// How products are computed: by f32 multiply-adds of widened blocks; by vdpbf16ps; on AMX tiles; by either without
-/// its instructions, for tests of that path on other machines; or as the product of one row, bound by reading B.
-enum class Method : std::uint8_t { widen, pairs, emulated_pairs, tiles, emulated_tiles, row };
+/// How products are computed: by f32 multiply-adds of widened blocks; of operands as they lie, where one is small; by
+/// vdpbf16ps; on AMX tiles; by either without its instructions, for tests of that path on other machines; or as the
+/// product of one row, bound by reading B.
+enum class Method : std::uint8_t { widen, direct, pairs, emulated_pairs, tiles, emulated_tiles, row };
 
 Method method_for(const Problem& problem, Isa isa);
 

@@ -170,8 +170,7 @@ void widen_plain(const T* b, std::int64_t ldb, std::int64_t columns, std::int64_
   }
   for (std::int64_t p = 0; p < steps; ++p) {
     for (int j = 0; j < kStrip; j += kLanes) store(out.at(p, j), F32{});
-    for_each_vector(0, columns,
-                    [&](std::int64_t j, auto get, auto put) { put(out.at(p, j), get(b + p * ldb + j)); });
+    for_each_vector(0, columns, [&](std::int64_t j, auto get, auto put) { put(out.at(p, j), get(b + p * ldb + j)); });
   }
 }
 
@@ -331,7 +330,7 @@ struct Worker {
     const std::int64_t steps = steps_of(block), panels = divide_up(rows.count, rows.panel);
     const std::int64_t rest = rows.count - (panels - 1) * rows.panel;  // rows of the last panel
     const int columns = static_cast<int>(
-        gemm::round_up(least(kStrip, problem.n - strip * kStrip), kColumns));  // behind them there is nothing
+        gemm::round_up(least(kStrip, problem.n - strip * kStrip), kColumns));            // behind them there is nothing
     const std::int64_t lines = divide_up(ahead.lines(), panels * (columns / kColumns));  // a panel
     float* const block_a = block_of_a(block);
     const auto side_at = [&](std::int64_t panel) {
@@ -358,8 +357,7 @@ struct Worker {
         } else {
           whole(panel, columns_of_b, steps, to, add, none);
         }
-        if (ends)
-          finish_rows<T>(problem, to - j, rows.begin + i * rows.panel, end ? rest : rows.panel, strip);
+        if (ends) finish_rows<T>(problem, to - j, rows.begin + i * rows.panel, end ? rest : rows.panel, strip);
       }
     }
   }
