@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build curl ca-certificates unzip python3 python3-pip libyaml-cpp-dev nlohmann-json3-dev
           doctest-dev libcli11-dev libfmt-dev libxxhash-dev libbenchmark-dev libvalijson-dev libpcre2-dev
-          zlib1g-dev libzstd-dev libsnappy-dev liblz4-dev libbrotli-dev)
+          libmimalloc-dev zlib1g-dev libzstd-dev libsnappy-dev liblz4-dev libbrotli-dev)
 optional=(libopenmpi-dev openmpi-bin)  # ranks as processes (cluster.backend: mpi); the build is whole without them
 if command -v dpkg-query >/dev/null; then
   missing=()
