@@ -19,7 +19,7 @@ class LaterTargets final : public Dataset {
         targets_(index_of("targets")),
         documents_(index_of("documents")) {
     CHECK(tokens_ >= 0 && targets_ >= 0, "samples of tokens and targets");
-    const Shape& shape = fields_[static_cast<std::size_t>(tokens_)].shape;
+    const Shape shape = fields_[static_cast<std::size_t>(tokens_)].shape;
     CHECK(shape.rank() == 1 && fields_[static_cast<std::size_t>(targets_)].shape == shape, "one sequence a sample");
     seq_len_ = static_cast<std::size_t>(shape[0]);
     for (const char* name : {kNextTokens, kLaterTargets}) fields_.push_back({name, DType::i32, shape});

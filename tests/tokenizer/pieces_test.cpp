@@ -168,6 +168,12 @@ TEST_CASE("bytes that are no UTF-8 become one U+FFFD for each part of a characte
   CHECK(whole_utf8("\u00E9") == "\u00E9");
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kMostSeconds = 30;
+#else
+constexpr double kMostSeconds = 1;
+#endif
+
 TEST_CASE("a megabyte of one letter takes a second at most, in every kind of tokenizer") {
   for (const std::string kind : {"gpt2", "llama3", "gpt4o", "deepseek", "cl100k", "llama2", "gemma", "unknown"}) {
     CAPTURE(kind);
@@ -178,7 +184,7 @@ TEST_CASE("a megabyte of one letter takes a second at most, in every kind of tok
       while (text.size() < 1'000'000) text += letter;
       const std::clock_t start = std::clock();
       CHECK(tokenizer->encode(text).ids.size() > 1);
-      CHECK(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC < 1.0);
+      CHECK(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC < kMostSeconds);
     }
   }
 }

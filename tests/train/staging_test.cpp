@@ -53,6 +53,13 @@ void take(void* given) noexcept {
 }  // namespace
 
 void* operator new(std::size_t bytes) { return give(bytes); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {  // else a sanitizer has one of its own
+  try {
+    return give(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void* operator new[](std::size_t bytes) { return give(bytes); }
 void operator delete(void* given) noexcept { take(given); }
 void operator delete[](void* given) noexcept { take(given); }
