@@ -38,8 +38,9 @@ std::int64_t bytes_of(const std::string& text) {
     ++digits;
   for (const auto& [unit, factor] : kUnits) {
     if (digits == 0 || digits > 12 || std::string_view(text).substr(digits) != unit) continue;
+    const std::string count = text.substr(0, digits);
     char* end = nullptr;
-    const double number = std::strtod(text.substr(0, digits).c_str(), &end);
+    const double number = std::strtod(count.c_str(), &end);
     if (*end == '\0' && number * factor >= 1 && number * factor < 1e18)
       return static_cast<std::int64_t>(number * factor);
   }
