@@ -28,8 +28,8 @@ struct Place {
 __device__ __forceinline__ Place place_of(const Outer& s, std::int64_t index) {
   Place place;
   for (int dim = s.rank - 1; dim >= 0; --dim) {
-    const std::int64_t at = index % s.size[dim];
-    index /= s.size[dim];
+    const auto [before, at] = divided(index, s.size[dim]);
+    index = before;
     place.x += at * s.x[dim];
     place.y += at * s.y[dim];
   }

@@ -22,12 +22,6 @@ __device__ __forceinline__ float combined(float a, float b) {
   return Product ? a * b : a + b;
 }
 
-/// place % period, by 32 bits where they are enough: a division of 64 bits takes several times as long.
-__device__ __forceinline__ std::int64_t remainder(std::int64_t place, std::int64_t period) {
-  if (((place | period) >> 32) == 0) return static_cast<std::uint32_t>(place) % static_cast<std::uint32_t>(period);
-  return place % period;
-}
-
 // y may be a. Whole: b is as large as a. Else a's elements lie over b's again and again, and vectors of b are whole
 // ones.
 template <bool Product, bool Whole, typename T>
@@ -41,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t at = first + k * kThreads;
     if ((at + 1) * kN > count) continue;
     left[k] = load_packed<kN>(a, at);
-    right[k] = load_packed<kN>(b, Whole ? at : remainder(at, period / kN));
+    right[k] = load_packed<kN>(b, Whole ? at : divided(at, period / kN).rest);
   }
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
@@ -67,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kN = kVector<T>;
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, first = at * kN;
   if (first >= count) return;
-  std::int64_t place = remainder(first, period);
+  std::int64_t place = divided(first, period).rest;
   if (first + kN <= count) {
     float v[kN];
     widen(load_packed<kN>(a, at), v);

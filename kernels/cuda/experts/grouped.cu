@@ -223,14 +223,14 @@ template <typename T>
 __global__ void __launch_bounds__(kSortThreads)
     clear_rows(const std::int32_t* place, std::int64_t elements, std::int32_t columns, T* to) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kSortThreads + threadIdx.x;
-  if (i < elements && place[i / columns] < 0) to[i] = from_f32<T>(0);
+  if (i < elements && place[divided(i, columns).whole] < 0) to[i] = from_f32<T>(0);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kSortThreads) sum_rows(Rows p, std::int64_t elements, T* to) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kSortThreads + threadIdx.x;
   if (i >= elements) return;
-  const std::int64_t token = i / p.columns, column = i % p.columns;
+  const auto [token, column] = divided(i, p.columns);
   float sum = 0;
   for (std::int32_t j = 0; j < p.k; ++j) {
     const std::int64_t row = p.sorted.place[token * p.k + j];

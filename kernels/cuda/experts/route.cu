@@ -235,7 +235,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     weigh(const T* x, const float* weights, T* y, std::int64_t columns, std::int64_t elements) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < elements) y[i] = from_f32<T>(to_f32(x[i]) * weights[i / columns]);
+  if (i < elements) y[i] = from_f32<T>(to_f32(x[i]) * weights[divided(i, columns).whole]);
 }
 
 // A warp has a row.

@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kThreads)
     dequantize_int8_rows(const std::int8_t* codes, const float* scales, T* w, DeviceSizes z) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (thread >= z.count) return;
-  const std::int64_t in_row = z.blocks * (kBlock / kBytes), row = thread / in_row, column = thread % in_row * kBytes;
+  const Quotient place = divided(thread, z.blocks * (kBlock / kBytes));
+  const std::int64_t row = place.whole, column = place.rest * kBytes;
   const float scale = scales[row];
   float values[kBytes];
   for (int i = 0; i < kBytes; ++i) values[i] = static_cast<float>(codes[row * z.blocks * kBlock + column + i]) * scale;
@@ -56,8 +57,8 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (thread >= z.count) return;
-  const std::int64_t in_row = z.blocks * (kHalf / kBytes), row = thread / in_row, byte = thread % in_row * kBytes,
-                     block = byte / kHalf;
+  const Quotient place = divided(thread, z.blocks * (kHalf / kBytes));
+  const std::int64_t row = place.whole, byte = place.rest * kBytes, block = byte / kHalf;
   const float* const group = groups + (row / kGroup * z.blocks + block) * 2;
   const float scale = group[1] + scale_value_of[scales[row * z.blocks + block]] * group[0];
   float low[kBytes], high[kBytes];

@@ -15,7 +15,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     lay_out_bias(const T* bias, T* y, std::int64_t columns, std::int64_t count) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) y[i] = bias[i % columns];
+  if (i < count) y[i] = bias[divided(i, columns).rest];
 }
 
 template <typename R>

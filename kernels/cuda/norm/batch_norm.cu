@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kThreads)
   const double mean = Gradient ? sums[channel] / count : 0;
   double first = 0, second = 0;
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    const std::int64_t sample = i / per_run, at = (sample * s.channels + channel) * per_run + (i - sample * per_run);
+    const auto [sample, place] = divided(i, per_run);
+    const std::int64_t at = (sample * s.channels + channel) * per_run + place;
     const Vec<T, N> values = load<N>(x, at);
     if constexpr (Gradient) {
       const Vec<T, N> slopes = load<N>(dy, at);
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kThreads)
     scale_elements(const T* x, const T* dy, const float* coefficients, T* to, Channels s, std::int64_t vectors) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= vectors) return;
-  const int channel = static_cast<int>(i / (s.places / N) % s.channels);
+  const int channel = static_cast<int>(divided(divided(i, s.places / N).whole, s.channels).rest);
   const float centre = coefficients[channel], scale = coefficients[s.channels + channel],
               shift = coefficients[2 * s.channels + channel];
   const Vec<T, N> values = load<N>(x, i);

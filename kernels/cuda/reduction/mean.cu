@@ -26,7 +26,8 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) mean_columns(const T* x, T* y, MeanSizes s) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= s.outer * s.inner) return;
-  const T* at = x + i / s.inner * s.count * s.inner + i % s.inner;
+  const auto [outer, inner] = divided(i, s.inner);
+  const T* at = x + outer * s.count * s.inner + inner;
   float sum = 0;
   for (std::int64_t k = 0; k < s.count; ++k, at += s.inner) sum += to_f32(*at);
   y[i] = from_f32<T>(sum / static_cast<float>(s.count));
@@ -36,7 +37,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) mean_grad(const T* dy, T* dx, MeanSizes s) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= s.outer * s.count * s.inner) return;
-  const std::int64_t from = i / (s.count * s.inner) * s.inner + i % s.inner;
+  const std::int64_t from = divided(i, s.count * s.inner).whole * s.inner + divided(i, s.inner).rest;
   dx[i] = from_f32<T>(to_f32(dy[from]) / static_cast<float>(s.count));
 }
 
