@@ -110,6 +110,7 @@ TEST_CASE("few threads end in 74 and the limit's name, or in nothing worse") {
     }
 }
 
+#if !defined(__SANITIZE_ADDRESS__)  // which takes terabytes of it
 TEST_CASE("little address space ends in 74 and the limit's name, or in nothing worse") {
   for (int mib : {40, 60, 80, 100, 120, 160}) {
     CAPTURE(mib);
@@ -119,6 +120,7 @@ TEST_CASE("little address space ends in 74 and the limit's name, or in nothing w
     CHECK(done_or_names(outcome, "ulimit -v"));
   }
 }
+#endif
 
 TEST_CASE("a run that uses up its processor time saves before it is killed") {
   const Workplace in;
