@@ -12,6 +12,7 @@
 
 #include "engine/core/error.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/real_text.h"
 
 namespace trainer {
 namespace {
@@ -155,6 +156,8 @@ class Line {
     T number{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc{} || end != text.data() + text.size()) fail("is no number: " + std::string(text));
+    if constexpr (std::is_floating_point_v<T>)
+      if (real_text(number) != text) fail("is written " + real_text(number) + " in a plan: " + std::string(text));
     return number;
   }
 

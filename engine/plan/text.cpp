@@ -11,6 +11,7 @@
 #include "engine/core/check.h"
 #include "engine/core/parallel.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/real_text.h"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -66,12 +67,10 @@ class Out {
       *this << (*flag ? "true" : "false");
     else if (const auto* integer = std::get_if<std::int64_t>(&attribute))
       *this << *integer;
-    else if (const auto* real = std::get_if<double>(&attribute)) {
-      const std::string text = fmt::format("{}", *real);
-      *this << text << (text.find_first_of(".en") == std::string::npos ? ".0" : "");
-    } else {
+    else if (const auto* real = std::get_if<double>(&attribute))
+      *this << real_text(*real);
+    else
       *this << '\'' << std::get<std::string>(attribute) << '\'';
-    }
   }
   void put(const Shape& shape) {
     std::string_view before = "[";

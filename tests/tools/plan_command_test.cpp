@@ -173,15 +173,15 @@ TEST_CASE("verify shows every quantity with its bound, exits 0, and touches noth
 
 TEST_CASE("a plan that does not fit exits 78 and is printed all the same") {
   const Workplace in;
-  const Outcome outcome = in({"plan", "job.yaml", "cluster.memory_limit=300KiB", "--json"});
+  const Outcome outcome = in({"plan", "job.yaml", "cluster.memory_limit=200KiB", "--json"});
   CHECK(outcome.code == 78);
   const json plan = parsed(outcome);
   CHECK(plan["memory"]["fits"] == false);
   for (const json& one : plan["would_fit"]) CHECK(has_keys(one, {"overrides", "text"}));
   CHECK(contains(outcome.err, "error: train.batch"));
-  CHECK(contains(outcome.err, " KiB a rank, and there are 300.0 KiB: "));
-  CHECK(contains(in({"plan", "job.yaml", "cluster.memory_limit=300KiB"}).out, "DOES NOT FIT"));
-  const Outcome run = in({"run", "job.yaml", "cluster.memory_limit=300KiB"});
+  CHECK(contains(outcome.err, " KiB a rank, and there are 200.0 KiB: "));
+  CHECK(contains(in({"plan", "job.yaml", "cluster.memory_limit=200KiB"}).out, "DOES NOT FIT"));
+  const Outcome run = in({"run", "job.yaml", "cluster.memory_limit=200KiB"});
   CHECK(run.code == 78);
   CHECK_FALSE(std::filesystem::exists(in.path("runs")));
 }
