@@ -174,6 +174,21 @@ void direct_pack(const Problem& p, std::int64_t strip, std::int64_t strip_end, f
       pack_group(p, column, step, least(piece, p.k - step), to + column * p.k + step * kColumns);
 }
 
+// ---- C
+
+namespace {
+
+/// A part of C from sums [rows][ld].
+void finish_from(const Problem& p, const float* sums, std::int64_t ld, std::int64_t row, std::int64_t rows,
+                 std::int64_t column, std::int64_t columns) {
+  const auto* const bias = p.bias ? static_cast<const float*>(p.bias) + column : nullptr;
+  const std::int64_t at = row * p.ldc + column;
+  const auto* const addend = p.addend ? static_cast<const float*>(p.addend) + at : nullptr;
+  finish_edge<float, float>(sums, ld, rows, columns, bias, addend, static_cast<float*>(p.c) + at, p.ldc);
+}
+
+}  // namespace
+
 // ---- A by rows
 
 namespace {
@@ -207,15 +222,7 @@ void group_of_rows(const Problem& p, const Matrix& a, const float* packed, std::
                                  static_cast<float*>(p.c) + at, p.ldc);
     }
   }
-  if (!edge) return;
-  for (std::int64_t i = 0; i < count; ++i)
-    for_each_vector(0, columns, [&](std::int64_t j, auto get, auto put) {
-      const std::int64_t at = (row + i) * p.ldc + column + j;
-      F32 y = get(sums + i * kColumns + j);
-      if (bias) y += get(bias + j);
-      if (p.addend) y += get(static_cast<const float*>(p.addend) + at);
-      put(static_cast<float*>(p.c) + at, y);
-    });
+  if (edge) finish_from(p, sums, kColumns, row, count, column, columns);
 }
 
 template <int kCount>
@@ -281,13 +288,7 @@ void direct_sums(const Problem& p, const Part& part, float* sums) {
         add_group<1>(p, part, column, step, steps, sums, ld);
     }
   }
-  for (std::int64_t row = part.row; row < part.row_end; ++row)
-    for_each_vector(first, end, [&](std::int64_t j, auto get, auto put) {
-      F32 y = get(sums + row * ld + j);
-      if (p.bias) y += get(static_cast<const float*>(p.bias) + j);
-      if (p.addend) y += get(static_cast<const float*>(p.addend) + row * p.ldc + j);
-      put(static_cast<float*>(p.c) + row * p.ldc + j, y);
-    });
+  finish_from(p, sums + part.row * ld + first, ld, part.row, part.row_end - part.row, first, end - first);
 }
 
 }  // namespace trainer::kernels::cpu::ISA_NAMESPACE

@@ -67,12 +67,13 @@ void finish_whole(const float* sums, std::int64_t rows, const Bias* bias, const 
   }
 }
 
+/// `rows` of `columns`, of sums that lie [rows][ld].
 template <typename T, typename Bias>
-void finish_edge(const float* sums, std::int64_t rows, std::int64_t columns, const Bias* bias, const T* addend, T* c,
-                 std::int64_t ldc) {
+void finish_edge(const float* sums, std::int64_t ld, std::int64_t rows, std::int64_t columns, const Bias* bias,
+                 const T* addend, T* c, std::int64_t ldc) {
   for (std::int64_t i = 0; i < rows; ++i)
     for_each_vector(0, columns, [&](std::int64_t j, auto get, auto put) {
-      F32 y = get(sums + i * gemm::kStrip + j);
+      F32 y = get(sums + i * ld + j);
       if (bias) y += get(bias + j);
       if (addend) y += get(addend + i * ldc + j);
       put(c + i * ldc + j, y);
@@ -86,7 +87,7 @@ void finish_as(const gemm::Problem& p, const float* sums, std::int64_t row, std:
   const std::int64_t first = row * p.ldc + column;
   T* c = static_cast<T*>(p.c) + first;
   const T* addend = p.addend ? static_cast<const T*>(p.addend) + first : nullptr;
-  if (columns < gemm::kStrip) return finish_edge<T, Bias>(sums, rows, columns, bias, addend, c, p.ldc);
+  if (columns < gemm::kStrip) return finish_edge<T, Bias>(sums, gemm::kStrip, rows, columns, bias, addend, c, p.ldc);
   const bool streams = kStreams && p.stream;
   if (addend)
     streams ? finish_whole<T, Bias, true, true>(sums, rows, bias, addend, c, p.ldc)

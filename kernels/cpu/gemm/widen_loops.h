@@ -25,8 +25,7 @@ namespace gemm {
 inline constexpr int kRowStride = kMaxDepth + 16;
 
 /// 14 × 2 of 32 AVX-512 registers, or 6 × 2 of 16 smaller ones, hold C. A panel of A by columns fills whole vectors: 16
-/// or 8; so does a
-/// block of B that is turned, in k.
+/// or 8; so does a block of B that is turned, in k.
 constexpr Rules widen_rules(bool has_avx512) {
   return {.panel_rows = has_avx512 ? 14 : 6,
           .step_grain = 16,
