@@ -11,6 +11,7 @@
 #include "engine/compile/optimizers.h"
 #include "engine/compile/profile_cache.h"
 #include "engine/core/amounts.h"
+#include "engine/cost/ranking.h"
 #include "engine/cost/search.h"
 #include "engine/transform/transform.h"
 
@@ -47,7 +48,7 @@ class Advisor {
     const cost::SearchSpace space = search_space(loaded.job, hardware_, state_bytes(loaded));
     const cost::SearchResult found = cost::search(space, profiles);
     if (found.scored.empty() || !found.scored.front().fits) return std::nullopt;
-    return cost::likeliest(loaded.job.goal, space.limit_bytes, found);
+    return cost::likeliest(loaded.job.goal, space.limit_bytes, found.scored);
   }
 
   // The job with everything as it was compiled.

@@ -20,6 +20,7 @@
 #include "engine/compile/profile_cache.h"
 #include "engine/compile/promises.h"
 #include "engine/core/check.h"
+#include "engine/cost/ranking.h"
 #include "engine/cost/search.h"
 #include "engine/job/data_strategies.h"
 #include "engine/plan/verify/verify.h"
@@ -152,7 +153,7 @@ class Choice {
   // Everything that fits, as far as that is promised or sure, and is not so slow that it could not be taken.
   Field field(bool sure) const {
     Field field;
-    double least = std::numeric_limits<double>::infinity(), spread = kUsualSpread;
+    double least = std::numeric_limits<double>::infinity(), spread = cost::kUsualSpread;
     for (const Finalist& one : finalists_.all()) {
       if (!one.scored.fits) continue;
       if (measure(one.scored) < least) least = measure(one.scored), spread = one.scored.spread;
@@ -293,7 +294,6 @@ class Choice {
   }
 
   static constexpr double kReach = 1.001 * (1 + cost::kMostTie);  // of the least time: what can be taken
-  static constexpr double kUsualSpread = 0.06;                    // of a prediction for GPUs, before there is one
   static constexpr double kDoubtful = 1.05;  // so much above the limit, what is scored may fit all the same
   static constexpr std::size_t kMostWithoutFit = 4, kMostFrugal = 64, kSketchesTogether = 8, kMostSketches = 512;
 

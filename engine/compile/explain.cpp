@@ -7,6 +7,7 @@
 #include <array>
 
 #include "engine/core/amounts.h"
+#include "engine/cost/ranking.h"
 
 namespace trainer {
 namespace {

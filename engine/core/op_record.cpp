@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "engine/core/check.h"
+#include "engine/core/records/all.h"
 
 namespace trainer {
 namespace {
@@ -70,6 +71,14 @@ std::size_t length_of(const Signature& signature, const OpRecord& record, const 
 }
 
 }  // namespace
+
+const OpRecord& record(Op op) {
+  static const std::vector<OpRecord> all{
+#define TRAINER_OP(name, kernel) records::name(Op::name),
+#include "engine/core/ops.inc"
+  };
+  return all[static_cast<std::size_t>(op)];
+}
 
 const AttributeDef* OpRecord::attribute(std::string_view name) const {
   if (name == "accumulate" && adds()) return &accumulate_def();

@@ -1,7 +1,7 @@
 // OpRecord: what is said of an op once and read everywhere: its traits, its operands by name, its attributes with their
 // types and their one default, the class of its work. Kernels, planning, prediction and documents read it. What needs a
-// graph (shapes, gradient, placement, FLOPs) is the op's OpDef (engine/ops/op_def.h). Every op has one: the list is the
-// switch of op_records.cpp.
+// graph (shapes, gradient, placement, FLOPs) is the op's OpDef (engine/ops/op_def.h). Every op has one, in the file of
+// its family in engine/core/records/.
 #pragma once
 
 #include <cstdint>
