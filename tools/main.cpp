@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <iterator>
+#include <string>
+#include <string_view>
 
 #include "engine/job/nearest.h"
 #include "tools/command.h"
@@ -41,12 +44,20 @@ bool names_no_subcommand(const CommandLine& line, const std::string& word) {
   return true;
 }
 
+// Whether a subcommand runs kernels.
+bool computes(std::string_view command) {
+  constexpr std::string_view kComputing[] = {"run", "verify", "eval", "sample", "chat", "score", "calibrate"};
+  return std::ranges::find(kComputing, command) != std::end(kComputing);
+}
+
 // Threads of a team wait for each other by spinning, by default for some 10 ms. That is right while every core is ours:
 // but as soon as one thread has lost its core to another process, the others burn their own, and a step takes many
 // times as long. 2000 turns, some 0.1 ms, bridge the gaps between kernels, and after that a thread sleeps. The OpenMP
-// runtime reads this before main, so the command starts itself once more.
-void wait_politely(char** argv) {
+// runtime reads this before main, so a command that computes starts itself once more.
+void wait_politely(int argc, char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  if (!computes(command)) return;
   ::setenv("GOMP_SPINCOUNT", "2000", 1);
   ::execv("/proc/self/exe", argv);  // where this fails the command works as well, if slower on a busy machine
 }
@@ -56,7 +67,7 @@ void wait_politely(char** argv) {
 int main(int argc, char** argv) {
   guard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows over its limit is an error of writing, not a signal
-  wait_politely(argv);
+  wait_politely(argc, argv);
   leave_stdout_to_the_first();
   CommandLine line("A compiled, declarative training engine: a job becomes a static plan, the plan is run.", "trainer",
                    version_text());

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "engine/core/environment.h"
+#include "engine/core/parallel.h"
 #include "engine/plan/loop.h"
 
 namespace trainer {
@@ -22,7 +22,7 @@ int world_size_of(const Job& job) {
 }
 
 int threads_per_rank(int ranks) {
-  int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  int cores = static_cast<int>(num_processors());
   if (const std::optional<std::string> given = environment::value_of(environment::kThreads))
     cores = static_cast<int>(environment::whole_number(environment::kThreads.name, *given, 1, 4096));
   return std::max(1, cores / ranks);

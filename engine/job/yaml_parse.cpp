@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <sstream>
 #include <unordered_set>
 
@@ -333,16 +334,52 @@ Node parse(std::string text, std::string name) {
   return Builder(places, events).build(at, 1);
 }
 
-Node read_file(const std::string& path) {
+namespace {
+
+/// One byte more than allowed is enough to tell; a device or pipe may have no end.
+std::string bytes_of(const std::string& path) {
+  constexpr std::size_t kBlock = std::size_t{1} << 16;
   std::ifstream file(path, std::ios::binary);
   if (!file) throw IoError(path + ": cannot be read: " + std::strerror(errno));
-  // One byte more than allowed is enough to tell; a device or pipe may have no end.
-  std::string text(kMaxBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (file.gcount() == 0 && !file.eof()))
-    throw IoError(path + ": cannot be read: " + std::strerror(errno));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return parse(std::move(text), path);
+  std::string text;
+  while (file && text.size() <= kMaxBytes) {
+    const std::size_t had = text.size();
+    text.resize(had + kBlock);
+    file.read(text.data() + had, kBlock);
+    text.resize(had + static_cast<std::size_t>(file.gcount()));
+  }
+  if (file.bad() || (text.empty() && !file.eof())) throw IoError(path + ": cannot be read: " + std::strerror(errno));
+  return text;
+}
+
+/// The trees of the files that were read last. Each stage of planning reads the graph file, and to parse it takes far
+/// longer than to read it. A file that has changed is parsed again.
+class KeptTrees {
+ public:
+  Node tree(const std::string& path, std::string text) {
+    const std::lock_guard lock(mutex_);
+    const auto same = [&](const Kept& one) { return one.path == path && one.text == text; };
+    if (const auto found = std::ranges::find_if(kept_, same); found != kept_.end()) return found->tree;
+    if (kept_.size() == kMost) kept_.erase(kept_.begin());
+    Node tree = parse(text, path);
+    return kept_.emplace_back(Kept{path, std::move(text), std::move(tree)}).tree;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 8;
+  struct Kept {
+    std::string path, text;
+    Node tree;
+  };
+  std::mutex mutex_;
+  std::vector<Kept> kept_;
+};
+
+}  // namespace
+
+Node read_file(const std::string& path) {
+  static KeptTrees kept;
+  return kept.tree(path, bytes_of(path));
 }
 
 }  // namespace trainer::yaml

@@ -250,7 +250,7 @@ void print_pieces(const Plan& plan, const Take& take) {
     out << (plan.drifts ? " drifts\n" : "\n");
   }
   take(head);
-  std::vector<std::string> texts(std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<std::string> texts(num_processors());
   for (std::size_t first = 0; first < plan.roles.size(); first += texts.size()) {
     const std::size_t count = std::min(texts.size(), plan.roles.size() - first);
     for_each_index(count, [&](std::size_t i) {
