@@ -54,19 +54,17 @@ class Choice {
           {loaded_.at("strategy", "there is no way to train this on the cluster: " +
                                       (found.impossible.empty() ? "no candidate" : found.impossible.front()))});
     promises_.add(found.scored);
-    while (const std::optional<std::size_t> next = this->next()) {
-      const std::size_t before = finalists_.num_planned();
-      const Scored* exact = finalists_.plan(promises_.known(*next));
-      promises_.learn(*next, exact, finalists_.num_planned() > before);
+    for (std::vector<std::size_t> next = this->next_together(); !next.empty(); next = this->next_together()) {
+      std::vector<Scored> promised;
+      for (const std::size_t index : next) promised.push_back(promises_.known(index));
+      const std::vector<Finalists::Planned> exact = finalists_.plan(promised);
+      for (std::size_t i = 0; i < next.size(); ++i)
+        promises_.learn(next[i], exact[i].scored ? &*exact[i].scored : nullptr, exact[i].whole);
       if (!finalists_.any_fits()) add_frugal();
     }
     if (finalists_.all().empty()) throw finalists_.refused().front();
     finalists_.complete(this->taken());  // of those that do not fit
-    for (const Candidate& variant : variants(finalists_.all()[taken()].scored.candidate)) {
-      Scored scored = finalists_.all()[taken()].scored;
-      scored.candidate = variant;
-      finalists_.plan(scored);
-    }
+    finalists_.plan(variants(finalists_.all()[taken()].scored));
     const std::size_t taken = this->taken();
     CompiledJob result = finalists_.take(taken);
     verify(result.plan);
@@ -82,6 +80,22 @@ class Choice {
     std::vector<Scored> list;
     std::vector<std::size_t> index;  // of promises_; kPlanned
   };
+
+  // The candidate to plan next and, once a promise has not been kept, the one that would be next without it. That costs
+  // no time where one thread makes a plan; a pipeline's stages are planned at the same time already.
+  std::vector<std::size_t> next_together() {
+    const auto is_one_role = [&](std::size_t index) {
+      return promises_.known(index).candidate.size(Axis::pipeline) == 1;
+    };
+    const std::optional<std::size_t> first = next();
+    if (!first) return {};
+    promises_.set_planned(*first);
+    if (finalists_.all().empty() || !is_one_role(*first)) return {*first};
+    const std::optional<std::size_t> second = next();
+    if (!second || !is_one_role(*second)) return {*first};
+    promises_.set_planned(*second);
+    return {*first, *second};
+  }
 
   // The candidate to plan next. Promises are taken at their word: if one of them would be taken it is looked at more
   // closely, and in the end planned. If none of them would, none of them can change the choice. The fastest decides
@@ -140,13 +154,13 @@ class Choice {
 
   // A candidate and the fastest that are only scored: what is learned of these corrects many others.
   void sketch(const Field& field, std::size_t wanted) {
-    promises_.sketch(wanted);
-    std::size_t more = kSketchesTogether;
+    std::vector<std::size_t> together{wanted};
     for (const std::size_t i : by_measure(field)) {
-      if (field.index[i] == kPlanned || promises_.sketched(field.index[i])) continue;
-      if (--more == 0) break;
-      promises_.sketch(field.index[i]);
+      if (together.size() == kSketchesTogether) break;
+      const std::size_t index = field.index[i];
+      if (index != kPlanned && index != wanted && !promises_.sketched(index)) together.push_back(index);
     }
+    promises_.sketch(together);
     sketches_ += kSketchesTogether;
   }
 
@@ -210,16 +224,17 @@ class Choice {
 
   // How far gathers run ahead and how large buckets are: no score knows them, so they are tried on the one that would
   // be taken.
-  std::vector<Candidate> variants(const Candidate& c) const {
+  std::vector<Scored> variants(const Scored& of) const {
+    const Candidate& c = of.candidate;
     if (!loaded_.job.strategy.free.data || c.data_ranks() == 1 || budget() <= 0 || !finalists_.any_fits()) return {};
-    std::vector<Candidate> result;
+    std::vector<Scored> result;
     if (record_of(c.kind, c.sharding).takes("prefetch")) {
-      result.push_back(c);
-      result.back().prefetch = 2;
+      result.push_back(of);
+      result.back().candidate.prefetch = 2;
     } else if (loaded_.job.strategy.data.bucket_mb == DataStrategyJob{}.bucket_mb) {
       for (double size : {5.0, 100.0}) {
-        result.push_back(c);
-        result.back().bucket_mb = size;
+        result.push_back(of);
+        result.back().candidate.bucket_mb = size;
       }
     }
     return result;

@@ -6,6 +6,7 @@
 
 #include "engine/compile/fixed.h"
 #include "engine/compile/hardware.h"
+#include "engine/core/parallel.h"
 #include "engine/cost/predict.h"
 
 namespace trainer {
@@ -55,30 +56,50 @@ std::int64_t instructions_of(const Plan& plan) {
 
 }  // namespace
 
-const Scored* Finalists::plan(const Scored& scored) {
-  const LoadedJob job = fixed_as(loaded_, scored.candidate, pieces_);
-  std::optional<CompiledJob> compiled;
-  Finalist one{scored};
-  try {
-    if (std::int64_t least = 0; cannot_fit(job, scored, least)) {
-      one.scored.bytes = least;
-      one.scored.fits = false;
-    } else {
-      one = played(job, scored, compiled);
+std::vector<Finalists::Planned> Finalists::plan(const std::vector<Scored>& scored) {
+  std::vector<Attempt> attempts(scored.size());
+  for_each_index(scored.size(), [&](std::size_t i) { attempts[i] = attempt(scored[i]); });
+  std::vector<Planned> planned;
+  for (Attempt& one : attempts) {
+    if (one.refused) {
+      refused_.push_back(std::move(*one.refused));
+      planned.emplace_back();
+      continue;
     }
-  } catch (const JobError& error) {
-    refused_.push_back(error);
-    return nullptr;
+    if (one.compiled) count(one.compiled->plan);
+    planned.push_back({one.finalist.scored, one.compiled.has_value()});
+    finalists_.push_back(std::move(one.finalist));
+    compiled_.push_back(std::move(one.compiled));
   }
-  finalists_.push_back(std::move(one));
-  compiled_.push_back(std::move(compiled));
-  return &finalists_.back().scored;
+  return planned;
+}
+
+Finalists::Attempt Finalists::attempt(const Scored& scored) const {
+  const LoadedJob job = fixed_as(loaded_, scored.candidate, pieces_);
+  Attempt attempt{{scored}, {}, {}};
+  try {
+    std::int64_t least = 0;
+    if (!cannot_fit(job, scored, least)) return played(job, scored);
+    attempt.finalist.scored.bytes = least;
+    attempt.finalist.scored.fits = false;
+  } catch (const JobError& error) {
+    attempt.refused = error;
+  }
+  return attempt;
+}
+
+void Finalists::count(const Plan& plan) {
+  instructions_ += instructions_of(plan);
+  ++num_planned_;
 }
 
 void Finalists::complete(std::size_t finalist) {
   if (compiled_[finalist]) return;
   const Scored scored = finalists_[finalist].scored;
-  finalists_[finalist] = played(fixed_as(loaded_, scored.candidate, pieces_), scored, compiled_[finalist]);
+  Attempt attempt = played(fixed_as(loaded_, scored.candidate, pieces_), scored);
+  count(attempt.compiled->plan);
+  finalists_[finalist] = std::move(attempt.finalist);
+  compiled_[finalist] = std::move(attempt.compiled);
 }
 
 // Looked at where its score is near the limit. The stages of a pipeline are some of what planning it costs, one of them
@@ -91,18 +112,16 @@ bool Finalists::cannot_fit(const LoadedJob& job, const Scored& scored, std::int6
   return least > limit_bytes_;
 }
 
-Finalist Finalists::played(const LoadedJob& job, const Scored& scored, std::optional<CompiledJob>& compiled) {
-  compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);
-  const cost::CostModel model(cluster_of(*compiled, hardware_));
-  const cost::Prediction prediction = cost::predict(compiled->plan, model);
+Finalists::Attempt Finalists::played(const LoadedJob& job, const Scored& scored) const {
+  CompiledJob compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);
+  const cost::CostModel model(cluster_of(compiled, hardware_));
+  const cost::Prediction prediction = cost::predict(compiled.plan, model);
   Finalist one{scored, true, prediction.roles[prediction.slowest]};
   one.scored.step_us = prediction.step_us;
   one.scored.spread = (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
-  one.scored.bytes = compiled->peak_bytes();
-  one.scored.fits = compiled->fits;
-  instructions_ += instructions_of(compiled->plan);
-  ++num_planned_;
-  return one;
+  one.scored.bytes = compiled.peak_bytes();
+  one.scored.fits = compiled.fits;
+  return {std::move(one), std::move(compiled), {}};
 }
 
 bool Finalists::any_fits() const {

@@ -25,9 +25,13 @@ class Finalists {
             std::int64_t limit_bytes)
       : loaded_(loaded), hardware_(hardware), pieces_(pieces), limit_bytes_(limit_bytes) {}
 
-  /// Plans a candidate and plays the plan. A pipeline whose fullest stage cannot fit is not planned further: its bytes
-  /// are the least that it needs. Null where the planner refuses it (a step of too many instructions).
-  const cost::Scored* plan(const cost::Scored& scored);
+  struct Planned {
+    std::optional<cost::Scored> scored;  ///< nothing where the planner refuses it (a step of too many instructions)
+    bool whole = false;                  ///< it has a plan, which was played
+  };
+  /// Plans candidates, at the same time, and plays the plans. A pipeline whose fullest stage cannot fit is not planned
+  /// further: its bytes are the least that it needs.
+  std::vector<Planned> plan(const std::vector<cost::Scored>& scored);
   /// Plans one that was not planned further.
   void complete(std::size_t finalist);
 
@@ -41,8 +45,15 @@ class Finalists {
   CompiledJob take(std::size_t finalist) { return std::move(*compiled_[finalist]); }
 
  private:
+  struct Attempt {
+    Finalist finalist;
+    std::optional<CompiledJob> compiled;  // nothing: known not to fit
+    std::optional<JobError> refused;
+  };
+  Attempt attempt(const cost::Scored& scored) const;
   bool cannot_fit(const LoadedJob& job, const cost::Scored& scored, std::int64_t& least) const;
-  Finalist played(const LoadedJob& job, const cost::Scored& scored, std::optional<CompiledJob>& compiled);
+  Attempt played(const LoadedJob& job, const cost::Scored& scored) const;
+  void count(const Plan& plan);
 
   const LoadedJob& loaded_;
   const Hardware& hardware_;

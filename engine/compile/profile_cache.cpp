@@ -52,22 +52,23 @@ ProfileCache::ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bo
 }
 
 const Graph& ProfileCache::whole(std::int64_t micro) {
-  const auto at = whole_.find(micro);
-  if (at != whole_.end()) return at->second;
-  Graph graph = read_graph(tree_, loaded_.job.model.with, build_options(loaded_.job, micro, BuildOptions::Mode::train));
-  raise(freeze(loaded_, graph, BuildOptions::Mode::train));
-  return whole_.emplace(micro, std::move(graph)).first->second;
+  return whole_.get(micro, [&] {
+    Graph graph =
+        read_graph(tree_, loaded_.job.model.with, build_options(loaded_.job, micro, BuildOptions::Mode::train));
+    raise(freeze(loaded_, graph, BuildOptions::Mode::train));
+    return graph;
+  });
 }
 
 const Graph& ProfileCache::shortened(std::int64_t micro, int experts) {
-  const auto at = shortened_.find({micro, experts});
-  if (at != shortened_.end()) return at->second;
-  BuildOptions options = build_options(loaded_.job, micro * experts, BuildOptions::Mode::train);
-  options.mesh.set(Axis::expert, experts);
-  options.stand_ins = stand_ins_;
-  Graph graph = read_graph(tree_, loaded_.job.model.with, options);
-  freeze(loaded_, graph, BuildOptions::Mode::train);  // what finds nothing here has found something in the whole
-  return shortened_.emplace(std::pair(micro, experts), std::move(graph)).first->second;
+  return shortened_.get({micro, experts}, [&] {
+    BuildOptions options = build_options(loaded_.job, micro * experts, BuildOptions::Mode::train);
+    options.mesh.set(Axis::expert, experts);
+    options.stand_ins = stand_ins_;
+    Graph graph = read_graph(tree_, loaded_.job.model.with, options);
+    freeze(loaded_, graph, BuildOptions::Mode::train);  // what finds nothing here has found something in the whole
+    return graph;
+  });
 }
 
 std::int64_t ProfileCache::experts() {
@@ -80,58 +81,65 @@ std::int64_t ProfileCache::experts() {
 
 // The groups of a profile are those of the graph's axes: the innermost, so their ranks are neighbours. The other axes
 // matter as one, because every rank of the job waits for the slowest.
-const cost::CostModel& ProfileCache::model(const Mesh& mesh, int lane) {
-  std::unique_ptr<cost::CostModel>& model = models_[{mesh, lane}];
-  if (model == nullptr) {
-    Mesh filled = mesh;
-    filled.set(Axis::replicate, std::max(1, world_size_of(loaded_.job) / mesh.world_size()));
-    model = std::make_unique<cost::CostModel>(
+ProfileCache::Cut& ProfileCache::cut_of(const Cutting& cutting) {
+  const std::lock_guard lock(mutex_);
+  Cut& cut = by_cutting_[cutting];
+  if (cut.model == nullptr) {
+    Mesh filled = cutting.mesh;
+    filled.set(Axis::replicate, std::max(1, world_size_of(loaded_.job) / cutting.mesh.world_size()));
+    cut.model = std::make_unique<cost::CostModel>(
         cost::Cluster{hardware_.machine, filled, hardware_.ranks_per_node, hardware_.threads});
   }
-  return *model;
+  return cut;
 }
 
-const Graph* ProfileCache::refuse(const Cutting& cutting, const JobError& error) {
-  refusals_[cutting] = error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
-  return nullptr;
+std::string ProfileCache::why_not(const cost::Candidate& candidate) {
+  Cut& cut = cut_of(cutting_of(candidate));
+  const std::lock_guard lock(cut.working);
+  return cut.refusal.value_or("");
 }
 
-// Null: refused.
-const Graph* ProfileCache::differentiated(const Cutting& cutting, std::int64_t micro) {
-  const std::pair key(cutting, micro);
-  if (differentiated_for_ == key) return &differentiated_;
-  if (refusals_.contains(cutting)) return nullptr;
+std::unique_ptr<ProfileCache::Differentiated> ProfileCache::take_differentiated(const Cutting& cutting,
+                                                                                std::int64_t micro) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find_if(
+        last_graphs_, [&](const auto& one) { return one->micro == micro && one->cutting == cutting; });
+    if (found != last_graphs_.end()) {
+      std::unique_ptr<Differentiated> one = std::move(*found);
+      last_graphs_.erase(found);
+      return one;
+    }
+    if (last_graphs_.size() >= num_processors()) last_graphs_.erase(last_graphs_.begin());
+  }
+  return std::make_unique<Differentiated>(cutting, micro, differentiated(cutting, micro));
+}
+
+Graph ProfileCache::differentiated(const Cutting& cutting, std::int64_t micro) {
   const Mesh& mesh = cutting.mesh;
   Graph graph = shortened(micro, mesh.size(Axis::expert));
-  try {
-    graph.mesh = mesh;
-    if (mesh.size(Axis::expert) > 1)  // a batch axis, which experts work along
-      for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::expert, Placement::shard(0));
-    strategies::tensor_parallel(graph);
-    raise(adapt(loaded_, graph, build_options(loaded_.job, micro, BuildOptions::Mode::train)));
-    raise(split_rows(loaded_, graph));
-    strategies::expert_parallel(graph, loaded_);
-    strategies::context_parallel(graph, cutting.context);
-    distribute(graph, cutting.sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
-    differentiate(graph, loaded_.job.precision.reduce);
-    propagate_placements(graph);
-    raise(with_fp8(loaded_, graph, *hardware_.target));
-  } catch (const JobError& error) {
-    return refuse(cutting, error);
-  }
-  differentiated_ = std::move(graph);
-  differentiated_for_ = key;
-  return &differentiated_;
+  graph.mesh = mesh;
+  if (mesh.size(Axis::expert) > 1)  // a batch axis, which experts work along
+    for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::expert, Placement::shard(0));
+  strategies::tensor_parallel(graph);
+  raise(adapt(loaded_, graph, build_options(loaded_.job, micro, BuildOptions::Mode::train)));
+  raise(split_rows(loaded_, graph));
+  strategies::expert_parallel(graph, loaded_);
+  strategies::context_parallel(graph, cutting.context);
+  distribute(graph, cutting.sequence_parallel ? Axes::of(Axis::tensor) : Axes{});
+  differentiate(graph, loaded_.job.precision.reduce);
+  propagate_placements(graph);
+  raise(with_fp8(loaded_, graph, *hardware_.target));
+  return graph;
 }
 
-cost::Profile ProfileCache::made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, bool gathers_again,
-                                 int lane) {
+cost::Profile ProfileCache::made(const Graph& whole, const cost::CostModel& model, const ProfileKey& key) {
   Graph graph = whole;
-  recompute(graph, recompute_policy({mode, 1}, gathers_again));
+  recompute(graph, recompute_policy({key.mode, 1}, key.gathers_again));
   const std::vector<std::int64_t> passed = cost::boundary_bytes(graph, kept_);
   make_rings(graph, hardware_.device_bytes > 0);
   fuse(graph, *hardware_.target);
-  cost::Profile of_kept = cost::profile_of(graph, kept_, *models_.at({mesh, lane}), *hardware_.target);
+  cost::Profile of_kept = cost::profile_of(graph, kept_, model, *hardware_.target);
   for (std::size_t i = 0; i < passed.size(); ++i) of_kept.pieces[i].boundary_bytes = passed[i];
   std::vector<std::size_t> kept_at(pieces_.size());
   for (std::size_t i = 0, next = 0; i < pieces_.size(); ++i)
@@ -154,76 +162,68 @@ void ProfileCache::move_off_device(cost::Profile& profile) const {
 }
 
 const cost::Profile* ProfileCache::profile(const cost::Candidate& candidate) {
-  using Mode = CheckpointingMode;
-  const Cutting cutting = cutting_of(candidate);
-  const Mesh& mesh = cutting.mesh;
   const ActivationCheckpointingJob& recomputed = candidate.recompute;
-  const auto key = [&](Mode mode, std::int64_t every) {
-    return ProfileKey{cutting, candidate.micro, mode, every, candidate.gathers_again};
-  };
-  if (const auto at = profiles_.find(key(recomputed.mode, recomputed.every)); at != profiles_.end()) return &at->second;
-  const Graph* const whole = differentiated(cutting, candidate.micro);
-  if (whole == nullptr) return nullptr;
-  // Who asks for one way to recompute will ask for the others.
-  const std::vector<Mode> modes =
-      recomputed.mode == Mode::none ? std::vector{Mode::none} : std::vector{Mode::selective, Mode::full};
-  if (!profiles_.contains(key(modes.front(), 1))) {
-    std::vector<cost::Profile> profiles(modes.size());
-    for (std::size_t lane = 0; lane < modes.size(); ++lane) model(mesh, static_cast<int>(lane));
-    try {  // what a rank's part of a value is may be refused too
-      for_each_index(modes.size(), [&](std::size_t lane) {
-        profiles[lane] = made(*whole, mesh, modes[lane], candidate.gathers_again, static_cast<int>(lane));
-      });
-    } catch (const JobError& error) {
-      refuse(cutting, error);
-      return nullptr;
-    }
-    for (std::size_t lane = 0; lane < modes.size(); ++lane) profiles_[key(modes[lane], 1)] = std::move(profiles[lane]);
+  const bool mixes = recomputed.mode == CheckpointingMode::every_n;
+  const ProfileKey key{candidate.micro, recomputed.mode, mixes ? recomputed.every : 1, candidate.gathers_again};
+  const Cutting cutting = cutting_of(candidate);
+  Cut& cut = cut_of(cutting);
+  const std::lock_guard lock(cut.working);
+  if (const auto known = cut.profiles.find(key); known != cut.profiles.end()) return &known->second;
+  if (cut.refusal) return nullptr;
+  try {
+    return &profile(cut, cutting, key);
+  } catch (const JobError& error) {
+    cut.refusal = error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
+    return nullptr;
   }
-  if (recomputed.mode != Mode::every_n) return &profiles_.at(key(recomputed.mode, 1));
-  cost::Candidate none = candidate;
-  none.recompute = {Mode::none, 1};
-  if (profile(none) == nullptr) return nullptr;
-  return &mixed(key(Mode::none, 1), recomputed);
+}
+
+const cost::Profile& ProfileCache::profile(Cut& cut, const Cutting& cutting, const ProfileKey& key) {
+  if (const auto known = cut.profiles.find(key); known != cut.profiles.end()) return known->second;
+  if (key.mode == CheckpointingMode::every_n) {
+    const auto of = [&](CheckpointingMode mode) -> const cost::Profile& {
+      return profile(cut, cutting, {key.micro, mode, 1, key.gathers_again});
+    };
+    return cut.profiles[key] = mixed(of(CheckpointingMode::none), of(CheckpointingMode::full), key.every);
+  }
+  std::unique_ptr<Differentiated> whole = take_differentiated(cutting, key.micro);
+  cost::Profile profile = made(whole->graph, *cut.model, key);
+  const std::lock_guard lock(mutex_);
+  last_graphs_.push_back(std::move(whole));
+  return cut.profiles[key] = std::move(profile);
 }
 
 // Of `every` consecutive blocks the first is as under full recomputation, the others as under none.
-const cost::Profile& ProfileCache::mixed(const ProfileKey& none, const ActivationCheckpointingJob& recompute) {
-  ProfileKey full = none, mixed = none;
-  full.mode = CheckpointingMode::full;
-  mixed.mode = recompute.mode;
-  mixed.every = recompute.every;
-  cost::Profile profile = profiles_.at(none);
-  const cost::Profile& again = profiles_.at(full);
+cost::Profile ProfileCache::mixed(const cost::Profile& none, const cost::Profile& full, std::int64_t every) const {
+  cost::Profile profile = none;
   std::int64_t block = 0;
   for (std::size_t i = 0; i < profile.pieces.size(); ++i)
-    if (!blocks_[i].empty() && block++ % recompute.every == 0) profile.pieces[i] = again.pieces[i];
-  return profiles_[mixed] = std::move(profile);
+    if (!blocks_[i].empty() && block++ % every == 0) profile.pieces[i] = full.pieces[i];
+  return profile;
 }
 
 const std::vector<int>& ProfileCache::cut(int chunks, std::int64_t samples) {
   const bool by_cost = loaded_.job.strategy.pipeline.split_policy == SplitPolicy::automatic;
-  const auto [at, added] = cuts_.try_emplace({chunks, by_cost ? samples : 1});
-  if (!added) return at->second;
-  try {
-    at->second = by_cost ? cut_by_cost(chunks, samples) : cut_as_asked(chunks);
-  } catch (const JobError&) {
-    if (!loaded_.job.strategy.free.pipeline && !loaded_.job.strategy.free.virtual_stages)
-      throw;  // the job asks for this cut
-  }
-  return at->second;
+  return cuts_.get({chunks, by_cost ? samples : 1}, [&]() -> std::vector<int> {
+    try {
+      return by_cost ? cut_by_cost(chunks, samples) : cut_as_asked(chunks);
+    } catch (const JobError&) {
+      if (!loaded_.job.strategy.free.pipeline && !loaded_.job.strategy.free.virtual_stages)
+        throw;  // the job asks for this cut
+      return {};
+    }
+  });
 }
 
 // As the planner cuts the graph of so many samples. What a node costs grows evenly with them.
 std::vector<int> ProfileCache::cut_by_cost(int chunks, std::int64_t samples) {
   if (static_cast<int>(pieces_.size()) < chunks) return cut_as_asked(chunks);
-  if (costs_.empty()) {
-    costs_ = strategies::piece_costs(whole(1));
-    costs_of_sample_ = strategies::piece_costs(whole(2));
-    for (std::size_t i = 0; i < costs_.size(); ++i) costs_of_sample_[i] -= costs_[i];
-  }
-  std::vector<double> costs = costs_;
-  for (std::size_t i = 0; i < costs.size(); ++i) costs[i] += static_cast<double>(samples - 1) * costs_of_sample_[i];
+  std::call_once(costs_known_, [&] {
+    costs_ = {strategies::piece_costs(whole(1)), strategies::piece_costs(whole(2))};
+    for (std::size_t i = 0; i < costs_.one.size(); ++i) costs_.further[i] -= costs_.one[i];
+  });
+  std::vector<double> costs = costs_.one;
+  for (std::size_t i = 0; i < costs.size(); ++i) costs[i] += static_cast<double>(samples - 1) * costs_.further[i];
   return strategies::split_by_cost(costs, chunks);
 }
 

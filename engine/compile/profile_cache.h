@@ -4,11 +4,14 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/compile/compiled_job.h"
 #include "engine/compile/repeated.h"
+#include "engine/core/once_map.h"
 #include "engine/cost/search.h"
 #include "engine/job/yaml.h"
 
@@ -26,9 +29,8 @@ struct Cutting {
   auto operator<=>(const Cutting&) const = default;
 };
 
-/// What a profile is of.
+/// What a profile of a cutting is of.
 struct ProfileKey {
-  Cutting cutting;
   std::int64_t micro = 0;
   CheckpointingMode mode = CheckpointingMode::none;
   std::int64_t every = 1;
@@ -43,7 +45,7 @@ class ProfileCache final : public cost::ProfileSource {
   ProfileCache(const LoadedJob& loaded, const Hardware& hardware, bool whole = false);
 
   const cost::Profile* profile(const cost::Candidate& candidate) override;
-  std::string why_not(const cost::Candidate& candidate) override { return refusals_[cutting_of(candidate)]; }
+  std::string why_not(const cost::Candidate& candidate) override;
   std::int64_t experts() override;
   const std::vector<int>& cut(int chunks, std::int64_t samples) override;
   /// The nodes that begin the pieces.
@@ -63,33 +65,52 @@ class ProfileCache final : public cost::ProfileSource {
   const Graph& whole(std::int64_t micro);
   /// Without blocks that another stands for. With experts cut over so many ranks, of all of these ranks.
   const Graph& shortened(std::int64_t micro, int experts);
-  const Graph* differentiated(const Cutting& cutting, std::int64_t micro);
-  /// Null.
-  const Graph* refuse(const Cutting& cutting, const JobError& error);
-  const cost::CostModel& model(const Mesh& mesh, int lane);
-  cost::Profile made(const Graph& whole, const Mesh& mesh, CheckpointingMode mode, bool gathers_again, int lane);
+
+  /// What is known of one cutting. One thread at a time works on it.
+  struct Cut {
+    std::mutex working;
+    std::optional<std::string> refusal;
+    std::unique_ptr<cost::CostModel> model;
+    std::map<ProfileKey, cost::Profile> profiles;
+  };
+  Cut& cut_of(const Cutting& cutting);
+  /// Raises JobError where the model cannot be cut so.
+  const cost::Profile& profile(Cut& cut, const Cutting& cutting, const ProfileKey& key);
+
+  /// A graph with its gradients, before anything is recomputed. A search asks for all recomputations of one in a row,
+  /// so the last few are kept: as many as threads may search.
+  struct Differentiated {
+    Cutting cutting;
+    std::int64_t micro;
+    Graph graph;
+  };
+  std::unique_ptr<Differentiated> take_differentiated(const Cutting& cutting, std::int64_t micro);
+  Graph differentiated(const Cutting& cutting, std::int64_t micro);
+  cost::Profile made(const Graph& whole, const cost::CostModel& model, const ProfileKey& key);
   void move_off_device(cost::Profile& profile) const;
-  const cost::Profile& mixed(const ProfileKey& key, const ActivationCheckpointingJob& recompute);
+  cost::Profile mixed(const cost::Profile& none, const cost::Profile& full, std::int64_t every) const;
 
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const yaml::Node tree_;
-  std::map<std::int64_t, Graph> whole_;                      // by micro-batch
-  std::map<std::pair<std::int64_t, int>, Graph> shortened_;  // by that and ranks of experts
-  Graph differentiated_;  // the one asked for last: a search asks for all its recomputations in a row
-  std::pair<Cutting, std::int64_t> differentiated_for_;
-  std::vector<std::string> pieces_;               // nodes that begin them
-  std::vector<std::string> blocks_;               // of each piece; empty: it is none
-  std::vector<int> stands_for_;                   // of each piece (repeated.h)
-  std::map<std::string, std::string> stand_ins_;  // the same of their blocks
-  std::vector<std::string> kept_;                 // of `pieces_` those that no other stands for
-  std::map<ProfileKey, cost::Profile> profiles_;
-  std::map<Cutting, std::string> refusals_;
+  OnceMap<std::int64_t, Graph> whole_;                      // by micro-batch
+  OnceMap<std::pair<std::int64_t, int>, Graph> shortened_;  // by that and ranks of experts
+  std::vector<std::string> pieces_;                         // nodes that begin them
+  std::vector<std::string> blocks_;                         // of each piece; empty: it is none
+  std::vector<int> stands_for_;                             // of each piece (repeated.h)
+  std::map<std::string, std::string> stand_ins_;            // the same of their blocks
+  std::vector<std::string> kept_;                           // of `pieces_` those that no other stands for
+  std::mutex mutex_;
+  std::map<Cutting, Cut> by_cutting_;                         // under the mutex
+  std::vector<std::unique_ptr<Differentiated>> last_graphs_;  // under the mutex; the newest comes last
   std::vector<int> cut_by_cost(int chunks, std::int64_t samples);
   std::vector<int> cut_as_asked(int chunks);
-  std::map<std::pair<int, std::int64_t>, std::vector<int>> cuts_;  // by chunks and samples
-  std::vector<double> costs_, costs_of_sample_;                    // of the pieces: of one sample, of each further one
-  std::map<std::pair<Mesh, int>, std::unique_ptr<cost::CostModel>> models_;  // a lane is used by one thread at a time
+  OnceMap<std::pair<int, std::int64_t>, std::vector<int>> cuts_;  // by chunks and samples
+  struct PieceCosts {
+    std::vector<double> one, further;  // of one sample, of each further one
+  };
+  std::once_flag costs_known_;
+  PieceCosts costs_;
 };
 
 }  // namespace trainer

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/core/parallel.h"
+
 namespace trainer {
 
 using cost::Candidate;
@@ -12,6 +14,10 @@ using cost::Scored;
 
 namespace {
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
+}
+
+Promises::Promises(const cost::SearchSpace& space, cost::ProfileSource& profiles) : space_(space) {
+  for (std::size_t lane = 0; lane < num_processors(); ++lane) sketchers_.emplace_back(space, profiles);
 }
 
 void Promises::add(const std::vector<Scored>& scored) {
@@ -46,10 +52,16 @@ bool Promises::may_be_within(std::size_t index, double most_us, std::int64_t mos
          static_cast<double>(entry.scored.bytes) * least_of_sketch_.bytes <= static_cast<double>(most_bytes);
 }
 
-void Promises::sketch(std::size_t index) {
-  Entry& entry = entries_[index];
+void Promises::sketch(const std::vector<std::size_t>& indices) {
+  std::vector<double> us(indices.size());
+  for_each_index_in_lanes(indices.size(), sketchers_.size(), [&](std::size_t i, std::size_t lane) {
+    us[i] = sketchers_[lane].step_us(entries_[indices[i]].scored.candidate);
+  });
+  for (std::size_t i = 0; i < indices.size(); ++i) learn_sketch(entries_[indices[i]], us[i]);
+}
+
+void Promises::learn_sketch(Entry& entry, double us) {
   entry.sketched = true;
-  const double us = sketcher_.step_us(entry.scored.candidate);
   if (us <= 0 || entry.scored.step_us <= 0) return;
   const double factor = us / entry.scored.step_us;
   const auto [at, first] = of_score_.try_emplace(sketch_kind(entry.scored.candidate), factor);
@@ -66,7 +78,6 @@ Promises::Factors Promises::least(const Factors& a, const Factors& b) {
 
 void Promises::learn(std::size_t index, const Scored* exact, bool planned) {
   Entry& entry = entries_[index];
-  entry.planned = true;
   if (exact == nullptr || entry.scored.step_us <= 0 || entry.scored.bytes <= 0) return;
   const Factors now{planned ? exact->step_us / entry.scored.step_us : kUnknown,
                     static_cast<double>(exact->bytes) / static_cast<double>(entry.scored.bytes)};

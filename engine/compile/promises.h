@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace trainer {
 class Promises {
  public:
   /// Both outlive it.
-  Promises(const cost::SearchSpace& space, cost::ProfileSource& profiles) : space_(space), sketcher_(space, profiles) {}
+  Promises(const cost::SearchSpace& space, cost::ProfileSource& profiles);
 
   /// Takes over more candidates.
   void add(const std::vector<cost::Scored>& scored);
@@ -32,12 +33,15 @@ class Promises {
   bool may_be_within(std::size_t index, double most_us, std::int64_t most_bytes) const;
 
   bool sketched(std::size_t index) const { return entries_[index].sketched; }
-  void sketch(std::size_t index);
+  /// Several, at the same time.
+  void sketch(const std::vector<std::size_t>& indices);
 
   /// The micro-batches that its plan lists.
-  int listed(std::size_t index) { return sketcher_.listed(entries_[index].scored.candidate); }
+  int listed(std::size_t index) { return sketchers_.front().listed(entries_[index].scored.candidate); }
 
   bool planned(std::size_t index) const { return entries_[index].planned; }
+  /// It is being planned: what is learned of it comes later.
+  void set_planned(std::size_t index) { entries_[index].planned = true; }
   /// It is not to be planned.
   void set_aside(std::size_t index) { entries_[index].aside = true; }
   bool aside(std::size_t index) const { return entries_[index].aside; }
@@ -54,12 +58,13 @@ class Promises {
   struct Factors {
     double time = 1, bytes = 1;
   };
+  void learn_sketch(Entry& entry, double us);
   static Factors least(const Factors& a, const Factors& b);
   static SketchKind sketch_kind(const cost::Candidate& candidate);
   static PlanKind plan_kind(const cost::Candidate& candidate);
 
   const cost::SearchSpace& space_;
-  cost::Sketcher sketcher_;
+  std::deque<cost::Sketcher> sketchers_;  // of each lane
   std::vector<Entry> entries_;
   std::map<SketchKind, double> of_score_;  // the sketch's time over the score's
   std::map<PlanKind, Factors> of_sketch_;  // the plan's over the sketch's

@@ -22,11 +22,23 @@ std::vector<int> divisors_up_to(std::int64_t number, std::int64_t most) {
 
 }  // namespace
 
+void Refusals::add(const std::string& what, int degree, const std::string& why) {
+  add(what + " " + std::to_string(degree) + ": " + why);
+}
+
+void Refusals::add(const Refusals& others) {
+  for (const std::string& text : others.texts_) add(text);
+}
+
+void Refusals::add(const std::string& text) {
+  if (seen_.insert(text).second) texts_.push_back(text);
+}
+
 // Tokens travel within a node, unless there are as many experts as ranks of several.
-std::vector<int> Domains::experts() {
+std::vector<int> Domains::experts(Refusals& refusals) const {
   const auto fixed = static_cast<int>(job_.strategy.expert.degree);
   if (space_.world_size % fixed != 0)
-    impossible("expert", fixed, "does not divide the " + std::to_string(space_.world_size) + " ranks");
+    refusals.add("expert", fixed, "does not divide the " + std::to_string(space_.world_size) + " ranks");
   if (!free_.expert) return {fixed};
   std::vector<int> result{1};
   const std::int64_t all = goes_with_experts() ? profiles_.experts() : 1;
@@ -42,12 +54,12 @@ bool Domains::goes_with_experts() const {
 
 // Parts of a sequence are worth gathering for where they are long, and within a node. Of a sequence so long that its
 // parts hide what crosses nodes, or that a node cannot hold, they may be more.
-std::vector<int> Domains::contexts(int expert) {
+std::vector<int> Domains::contexts(int expert, Refusals& refusals) const {
   const auto fixed = static_cast<int>(job_.strategy.context.degree);
-  if (expert > 1 && fixed > 1) impossible("expert", expert, "does not go beside context");
+  if (expert > 1 && fixed > 1) refusals.add("expert", expert, "does not go beside context");
   if (expert > 1) return fixed == 1 ? std::vector{1} : std::vector<int>{};
   if (space_.world_size % fixed != 0) {
-    impossible("context", fixed, "does not divide the " + std::to_string(space_.world_size) + " ranks");
+    refusals.add("context", fixed, "does not divide the " + std::to_string(space_.world_size) + " ranks");
     return {};
   }
   if (!free_.context) return {fixed};
@@ -89,18 +101,18 @@ std::vector<int> Domains::tensors(int context) const {
   return result;
 }
 
-std::vector<int> Domains::pipelines(int context, int tensor) {
+std::vector<int> Domains::pipelines(int context, int tensor, Refusals& refusals) const {
   const int world = space_.world_size / context, rest = world / tensor;
   if (world % tensor != 0) {
-    impossible("tensor", tensor, "does not divide the " + std::to_string(world) + " ranks");
+    refusals.add("tensor", tensor, "does not divide the " + std::to_string(world) + " ranks");
     return {};
   }
   if (!free_.pipeline) {
     const auto degree = static_cast<int>(job_.strategy.pipeline.degree.value_or(rest));
     if (rest % degree == 0) return {degree};
-    impossible("pipeline", degree,
-               "does not divide the " + std::to_string(rest) + " ranks that tensor " + std::to_string(tensor) +
-                   " leaves of " + std::to_string(world));
+    refusals.add("pipeline", degree,
+                 "does not divide the " + std::to_string(rest) + " ranks that tensor " + std::to_string(tensor) +
+                     " leaves of " + std::to_string(world));
     return {};
   }
   std::vector<int> result;
@@ -117,12 +129,13 @@ std::vector<bool> Domains::sequences(int expert, int tensor) const {
   return free_.sequence_parallel ? std::vector<bool>{false, true} : std::vector<bool>{asked};
 }
 
-std::vector<std::int64_t> Domains::micros(int context, int tensor, const std::vector<int>& stages) {
+std::vector<std::int64_t> Domains::micros(int context, int tensor, const std::vector<int>& stages,
+                                          Refusals& refusals) const {
   if (job_.train.batch.micro) return {*job_.train.batch.micro};
   std::set<std::int64_t> result;
   for (int pipeline : stages) {
     const int data = space_.world_size / context / tensor / pipeline;
-    if (divides(data))
+    if (divides(data, refusals))
       for (int size : divisors_up_to(job_.train.batch.global / data, 4096)) result.insert(size);
   }
   return {result.begin(), result.end()};
@@ -177,20 +190,15 @@ std::vector<int> Domains::virtual_stages(const ScheduleRecord& record) const {
   return result;
 }
 
-bool Domains::divides(int data) {
+bool Domains::divides(int data, Refusals& refusals) const {
   const std::int64_t global = job_.train.batch.global;
   if (global % data == 0) return true;
   const std::int64_t below = global / data * data;
-  impossible("data", data,
-             "a batch of " + std::to_string(global) + " samples does not divide over " + std::to_string(data) +
-                 " data ranks; " + (below > 0 ? std::to_string(below) + " and " : "") + std::to_string(below + data) +
-                 " do");
+  refusals.add("data", data,
+               "a batch of " + std::to_string(global) + " samples does not divide over " + std::to_string(data) +
+                   " data ranks; " + (below > 0 ? std::to_string(below) + " and " : "") + std::to_string(below + data) +
+                   " do");
   return false;
-}
-
-void Domains::impossible(const std::string& what, int degree, const std::string& why) {
-  std::string text = what + " " + std::to_string(degree) + ": " + why;
-  if (seen_.insert(text).second) impossible_.push_back(std::move(text));
 }
 
 }  // namespace trainer::cost

@@ -12,6 +12,22 @@
 
 namespace trainer::cost {
 
+/// Why degrees cannot be: "tensor 16: heads (12) cannot be split evenly over 16 ranks".
+class Refusals {
+ public:
+  /// Said once, however often it is found.
+  void add(const std::string& what, int degree, const std::string& why);
+  void add(const Refusals& others);
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  void add(const std::string& text);
+
+  std::set<std::string> seen_;
+  std::vector<std::string> texts_;
+};
+
+/// Several threads may ask. What is found to be impossible is added to `refusals`.
 class Domains {
  public:
   /// Both outlive it.
@@ -19,16 +35,16 @@ class Domains {
       : space_(space), job_(*space.job), free_(job_.strategy.free), profiles_(profiles) {}
 
   /// Degrees of the expert axis. Ranks along it have samples of their own, so it is a part of the data ranks.
-  std::vector<int> experts();
-  std::vector<int> contexts(int expert);
+  std::vector<int> experts(Refusals& refusals) const;
+  std::vector<int> contexts(int expert, Refusals& refusals) const;
   std::vector<ContextKind> context_kinds(int context) const;
   std::vector<int> tensors(int context) const;
   /// Of as many ranks as `context` and `tensor` leave.
-  std::vector<int> pipelines(int context, int tensor);
+  std::vector<int> pipelines(int context, int tensor, Refusals& refusals) const;
   /// Whether sequence parallelism is looked at, and whether anything else is.
   std::vector<bool> sequences(int expert, int tensor) const;
   /// Samples of a micro-batch that divide a rank's under some number of stages, ascending.
-  std::vector<std::int64_t> micros(int context, int tensor, const std::vector<int>& stages);
+  std::vector<std::int64_t> micros(int context, int tensor, const std::vector<int>& stages, Refusals& refusals) const;
   /// Pairs of micro-batches (`strategy.tensor.overlap`), where there is something to overlap.
   std::vector<bool> in_pairs(const Candidate& candidate) const;
   /// The candidate with each way to recompute, from what keeps most to what keeps least.
@@ -36,11 +52,7 @@ class Domains {
   std::vector<int> virtual_stages(const ScheduleRecord& record) const;
 
   /// Whether the global batch divides over so many data ranks.
-  bool divides(int data);
-
-  /// "tensor 16: why". Said once, however often it is found.
-  void impossible(const std::string& what, int degree, const std::string& why);
-  std::vector<std::string> take_impossible() { return std::move(impossible_); }
+  bool divides(int data, Refusals& refusals) const;
 
  private:
   bool goes_with_experts() const;
@@ -54,8 +66,6 @@ class Domains {
   const Job& job_;
   const FreeParts& free_;
   ProfileSource& profiles_;
-  std::set<std::string> seen_;
-  std::vector<std::string> impossible_;
 };
 
 }  // namespace trainer::cost

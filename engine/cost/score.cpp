@@ -232,20 +232,6 @@ double Scorer::at_least_us(const Candidate& candidate, const Profile& profile) c
   return us * candidate.actions() / candidate.size(Axis::pipeline);
 }
 
-const KnownSchedule* Scorer::schedule_of(const Candidate& c, int micro_batches) {
-  const auto [at, added] =
-      schedules_.try_emplace({static_cast<int>(c.schedule), c.size(Axis::pipeline), c.virtual_stages, micro_batches});
-  if (added) {
-    const strategies::PipelineEntry& entry = strategies::pipeline_schedule(c.schedule, c.size(Axis::pipeline));
-    if (!entry.refuses(c.size(Axis::pipeline), c.virtual_stages, micro_batches)) {
-      Schedule made = entry.make(c.size(Axis::pipeline), c.virtual_stages, micro_batches);
-      std::vector<std::vector<Moment>> fullest = fullest_moments(made);
-      at->second = {std::move(made), std::move(fullest)};
-    }
-  }
-  return at->second.stages.empty() ? nullptr : &at->second;
-}
-
 const CostModel& Scorer::model_of(const Mesh& mesh) {
   std::unique_ptr<CostModel>& model = models_[mesh];
   if (model == nullptr)
@@ -262,7 +248,7 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
           .refuses(candidate.size(Axis::pipeline), candidate.virtual_stages, candidate.actions()))
     return false;
   const bool few = !shorten(candidate, out);
-  if (few) out.schedule = schedule_of(candidate, candidate.actions());
+  if (few) out.schedule = profiles_.schedules().find(candidate, candidate.actions());
   const auto stages = static_cast<std::size_t>(candidate.size(Axis::pipeline));
   out.units.resize(stages);
   for (std::size_t chunk = 0; chunk < begins.size(); ++chunk) {
@@ -284,7 +270,7 @@ bool Scorer::pipeline(const Candidate& candidate, const Profile& profile, Pipeli
   if (few || peaks(*out.before) == out.peaks) return true;
   // More micro-batches are more memory: all of them are looked at.
   out.before = nullptr;
-  out.schedule = schedule_of(candidate, candidate.actions());
+  out.schedule = profiles_.schedules().find(candidate, candidate.actions());
   out.peaks = peaks(*out.schedule);
   return true;
 }
@@ -311,8 +297,8 @@ std::vector<int> Scorer::cut_for_memory(const Candidate& candidate, const Profil
 bool Scorer::shorten(const Candidate& candidate, Pipelined& out) {
   const int stages = candidate.size(Axis::pipeline);
   if (stages == 1 || candidate.actions() <= 10 * stages) return false;
-  out.before = schedule_of(candidate, 4 * stages);
-  out.schedule = schedule_of(candidate, 5 * stages);
+  out.before = profiles_.schedules().find(candidate, 4 * stages);
+  out.schedule = profiles_.schedules().find(candidate, 5 * stages);
   if (out.before != nullptr && out.schedule != nullptr) return true;
   out.before = nullptr;
   return false;

@@ -5,23 +5,17 @@
 
 #include <map>
 #include <memory>
-#include <tuple>
 #include <vector>
 
-#include "engine/cost/moments.h"
 #include "engine/cost/search_space.h"
 #include "engine/job/resolve.h"
 #include "engine/plan/strategy.h"
 
 namespace trainer::cost {
 
-struct KnownSchedule : Schedule {
-  std::vector<std::vector<Moment>> fullest;  ///< of each stage
-};
-
 /// A frame under one schedule.
 struct Pipelined {
-  const KnownSchedule* schedule = nullptr;  ///< where micro-batches are many: of five for each stage; the scorer's
+  const KnownSchedule* schedule = nullptr;  ///< where micro-batches are many: of five for each stage
   const KnownSchedule* before = nullptr;    ///< then of four: what each further one adds
   std::vector<std::size_t> begins;          ///< of each chunk: its first piece
   std::vector<Piece> chunks;                ///< sums
@@ -32,6 +26,7 @@ struct Pipelined {
       makespans;  ///< by what data axes add to each stage's passes
 };
 
+/// Of one thread: what it works out it keeps.
 class Scorer {
  public:
   Scorer(const SearchSpace& space, ProfileSource& profiles) : space_(space), profiles_(profiles) {}
@@ -52,7 +47,6 @@ class Scorer {
   ResolvedData resolved(const Candidate& candidate) const;
 
  private:
-  const KnownSchedule* schedule_of(const Candidate& candidate, int micro_batches);
   bool shorten(const Candidate& candidate, Pipelined& pipelined);
   double offload_us(const CostModel& model, double updated) const;
   std::int64_t static_bytes(const Candidate& candidate, const ResolvedData& data, const Piece& stage,
@@ -62,7 +56,6 @@ class Scorer {
 
   const SearchSpace& space_;
   ProfileSource& profiles_;
-  std::map<std::tuple<int, int, int, int>, KnownSchedule> schedules_;
   std::map<Mesh, std::unique_ptr<CostModel>> models_;
   std::map<const Profile*, Profile> pairs_;  // by that of one micro-batch
 };

@@ -2,9 +2,13 @@
 #include "engine/cost/search.h"
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <tuple>
 
+#include "engine/core/parallel.h"
 #include "engine/cost/domains.h"
 #include "engine/cost/kinds.h"
 #include "engine/cost/score.h"
@@ -39,24 +43,151 @@ double at_least_us(const Frame& frame, const Candidate& c) {
   return frame.at_least_us * (1 + waits / (static_cast<double>(c.virtual_stages) * c.actions()));
 }
 
+using Identity = std::tuple<MeshAndKind, bool, bool, ContextKind, PipelineSchedule, int, std::int64_t>;
+Identity identity(const Candidate& c) {
+  return {mesh_and_kind(c), c.sequence_parallel, c.pairs, c.context, c.schedule, c.virtual_stages, c.micro};
+}
+
+Candidate with_data(Candidate c, int data) {
+  c.mesh.set(Axis::replicate, data / c.size(Axis::expert));
+  return c;
+}
+
+// What has been found so far, by which others are left out.
+struct Known {
+  double best_us = 0;
+  std::set<Identity> fitting;  // without recomputation
+  std::set<MeshAndKind> reported;
+  std::set<Mesh> all_reported;  // without their data axes: every kind of them is
+};
+
+// What a frame's candidates are scored at.
+struct Found {
+  std::vector<Scored> scored;
+  std::optional<Mesh> reported;  // every kind of it is
+  Refusals refusals;
+};
+
+// Scores the candidates of one frame.
+class FrameScoring {
+ public:
+  // `all`: slow ones too.
+  FrameScoring(const SearchSpace& space, const Domains& domains, Scorer& scorer, const Known& known, bool all,
+               const Frame& frame)
+      : space_(space),
+        job_(*space.job),
+        domains_(domains),
+        scorer_(scorer),
+        known_(known),
+        frame_(frame),
+        prunes_(!all && job_.goal != Goal::memory),
+        best_us_(known.best_us) {}
+
+  Found run() {
+    Candidate c = frame_.candidate;
+    if (c.size(Axis::pipeline) == 1) {
+      kinds_of(c);
+      return std::move(found_);
+    }
+    for (const ScheduleRecord& record : kScheduleRecords) {
+      if (!job_.strategy.free.schedule && record.schedule != job_.strategy.pipeline.schedule) continue;
+      c.schedule = record.schedule;
+      for (int virtual_stages : domains_.virtual_stages(record)) {
+        c.virtual_stages = virtual_stages;
+        kinds_of(c);
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  void kinds_of(const Candidate& c) {
+    const bool hopeless = prunes_ && best_us_ > 0 && at_least_us(frame_, c) > kHopeless * best_us_;
+    if (hopeless && (c.virtual_stages > 2 || found_.reported || known_.all_reported.contains(c.mesh))) return;
+    std::string refused;
+    std::vector<Candidate> ways = kinds_over(space_, c, frame_.data, refused);
+    if (!refused.empty()) found_.refusals.add("tensor", c.size(Axis::tensor), refused);
+    std::erase_if(ways, [&](const Candidate& one) {
+      if (hopeless && known_.reported.contains(mesh_and_kind(one))) return true;  // one of each kind is
+      return !known_.fitting.empty() && known_.fitting.contains(identity(one));   // it fits with less recomputation
+    });
+    if (ways.empty()) return;
+    Pipelined pipelined;
+    const Candidate spread = with_data(c, frame_.data);
+    if (!scorer_.pipeline(spread, *frame_.profile, pipelined)) return;
+    std::vector<Candidate> tight;
+    for (const Candidate& one : ways) {
+      const std::int64_t bytes = scorer_.bytes_of(one, *frame_.profile, pipelined);
+      add(one, pipelined, bytes);
+      if (!hopeless && is_tight(bytes)) tight.push_back(one);
+    }
+    found_.reported = c.mesh;
+    if (!tight.empty() && c.size(Axis::pipeline) > 1 && job_.strategy.pipeline.split_policy == SplitPolicy::automatic)
+      cut_for_memory(spread, tight, pipelined);
+  }
+
+  // What does not fit, or may turn out not to.
+  bool is_tight(std::int64_t bytes) const {
+    const auto limit = static_cast<double>(space_.limit_bytes);
+    return static_cast<double>(bytes) > kTight * limit && static_cast<double>(bytes) <= kDoubtful * limit;
+  }
+
+  // The same with the pipeline cut for memory, where they need less by that.
+  void cut_for_memory(const Candidate& spread, const std::vector<Candidate>& candidates, const Pipelined& before) {
+    const Profile& profile = *frame_.profile;
+    Candidate cut = spread;
+    cut.begins = std::make_shared<const std::vector<int>>(scorer_.cut_for_memory(spread, profile, before));
+    Pipelined pipelined;
+    scorer_.pipeline(cut, profile, pipelined);
+    for (Candidate one : candidates) {
+      const std::int64_t bytes_before = scorer_.bytes_of(one, profile, before);
+      one.begins = cut.begins;
+      const std::int64_t bytes = scorer_.bytes_of(one, profile, pipelined);
+      if (bytes < bytes_before) add(one, pipelined, bytes);
+    }
+  }
+
+  void add(const Candidate& c, Pipelined& pipelined, std::int64_t bytes) {
+    Scored scored;
+    if (static_cast<double>(bytes) <= kDoubtful * static_cast<double>(space_.limit_bytes)) {
+      scored = scorer_.score(c, *frame_.profile, pipelined);
+    } else {
+      scored.candidate = c;
+      scored.step_us = frame_.at_least_us;
+      scored.bytes = bytes;
+    }
+    if (scored.fits && (best_us_ == 0 || scored.step_us < best_us_)) best_us_ = scored.step_us;
+    found_.scored.push_back(std::move(scored));
+  }
+
+  static constexpr double kHopeless = 1.1;  // a lower bound so much above what was found is not looked into
+  static constexpr double kTight = 0.985;   // of the limit: so near to it, a plan may turn out not to fit
+  static constexpr double kDoubtful = 1.1;  // so much above the limit, what is scored may fit all the same
+
+  const SearchSpace& space_;
+  const Job& job_;
+  const Domains& domains_;
+  Scorer& scorer_;
+  const Known& known_;
+  const Frame& frame_;
+  const bool prunes_;
+  double best_us_;
+  Found found_;
+};
+
 class Enumeration {
  public:
   Enumeration(const SearchSpace& space, ProfileSource& profiles)
-      : space_(space),
-        job_(*space.job),
-        free_(job_.strategy.free),
-        profiles_(profiles),
-        domains_(space, profiles),
-        scorer_(space, profiles) {}
+      : space_(space), job_(*space.job), profiles_(profiles), domains_(space, profiles) {
+    for (std::size_t lane = 0; lane < num_processors(); ++lane) scorers_.emplace_back(space, profiles);
+  }
 
   SearchResult run() {
-    for (int expert : domains_.experts())
-      for (int context : domains_.contexts(expert))
-        for (int tensor : domains_.tensors(context)) frames(expert, context, tensor);
-    std::ranges::stable_sort(frames_, {}, [](const Frame& frame) { return at_least_us(frame, frame.candidate); });
-    for (const Frame& frame : frames_) schedules(frame);
+    std::vector<Frame> frames = this->frames();
+    std::ranges::stable_sort(frames, {}, [](const Frame& frame) { return at_least_us(frame, frame.candidate); });
+    score(frames, false);
     order();
-    result_.impossible = domains_.take_impossible();
+    result_.impossible = refusals_.texts();
     return std::move(result_);
   }
 
@@ -68,16 +199,15 @@ class Enumeration {
   }
 
   std::vector<Scored> frugal() {
-    all_ = true;
+    std::vector<Frame> frames;
     for (const Candidate& mesh : meshes()) {
       Candidate c = domains_.recomputed(mesh).back();
-      const int data = world_of(c) / c.size(Axis::tensor) / c.size(Axis::pipeline);
+      const int data = data_ranks(c);
       if (!smallest(c, data) || c.micro_batches > kMostMicroBatches) continue;
-      if (const Profile* profile = scorer_.profile_of(c))
-        schedules({c, profile, data, scorer_.at_least_us(c, *profile), forward_share(*profile)});
+      if (const Profile* profile = scorers_[0].profile_of(c)) frames.push_back(frame_of(c, profile, data, scorers_[0]));
     }
-    std::stable_sort(result_.scored.begin(), result_.scored.end(),
-                     [](const Scored& a, const Scored& b) { return a.bytes < b.bytes; });
+    score(frames, true);
+    std::ranges::stable_sort(result_.scored, {}, &Scored::bytes);
     return std::move(result_.scored);
   }
 
@@ -85,15 +215,13 @@ class Enumeration {
   // Every mesh without its data axes, those with few stages first.
   std::vector<Candidate> meshes() {
     std::vector<Candidate> meshes;
-    for (int expert : domains_.experts())
-      for (int context : domains_.contexts(expert))
+    for (int expert : domains_.experts(refusals_))
+      for (int context : domains_.contexts(expert, refusals_))
         for (int tensor : domains_.tensors(context))
-          for (int pipeline : domains_.pipelines(context, tensor))
+          for (int pipeline : domains_.pipelines(context, tensor, refusals_))
             for (const Candidate& c : cut_alike(expert, context, tensor))
               meshes.emplace_back(c).mesh.set(Axis::pipeline, pipeline);
-    std::stable_sort(meshes.begin(), meshes.end(), [](const Candidate& a, const Candidate& b) {
-      return a.size(Axis::pipeline) < b.size(Axis::pipeline);
-    });
+    std::ranges::stable_sort(meshes, {}, [](const Candidate& c) { return c.size(Axis::pipeline); });
     return meshes;
   }
 
@@ -112,16 +240,15 @@ class Enumeration {
     return result;
   }
 
-  /// Whether a slower candidate is a worse one.
-  bool by_time() const { return job_.goal != Goal::memory; }
-
-  /// Ranks that have the same part of the sequences.
-  int world_of(const Candidate& c) const { return space_.world_size / c.size(Axis::context); }
+  int data_ranks(const Candidate& c) const {
+    return space_.world_size / c.size(Axis::context) / c.size(Axis::tensor) / c.size(Axis::pipeline);
+  }
 
   // False: the batch does not divide so.
   bool smallest(Candidate& c, int data) {
     c.micro = job_.train.batch.micro.value_or(1);
-    if (data % c.size(Axis::expert) != 0 || !domains_.divides(data) || job_.train.batch.global / data % c.micro != 0)
+    if (data % c.size(Axis::expert) != 0 || !domains_.divides(data, refusals_) ||
+        job_.train.batch.global / data % c.micro != 0)
       return false;
     c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
     return true;
@@ -129,71 +256,97 @@ class Enumeration {
 
   // With the smallest micro-batch, under the plainest schedule that the job allows: the first data strategy that fits.
   std::optional<Candidate> fits_smallest(Candidate c) {
-    const int data = world_of(c) / c.size(Axis::tensor) / c.size(Axis::pipeline);
+    const FreeParts& free = job_.strategy.free;
+    Scorer& scorer = scorers_[0];
+    const int data = data_ranks(c);
     if (!smallest(c, data)) return std::nullopt;
-    if (free_.pipeline && c.micro_batches < c.size(Axis::pipeline))
+    if (free.pipeline && c.micro_batches < c.size(Axis::pipeline))
       return std::nullopt;  // most of the step would be a bubble
     c.pairs = job_.strategy.tensor.overlap && c.size(Axis::tensor) > 1;
     if (c.pairs && c.micro_batches % 2 != 0) return std::nullopt;
-    if (!free_.schedule) c.schedule = job_.strategy.pipeline.schedule;
-    if (!free_.virtual_stages) c.virtual_stages = static_cast<int>(job_.strategy.pipeline.virtual_stages);
-    const Profile* profile = scorer_.profile_of(c);
+    if (!free.schedule) c.schedule = job_.strategy.pipeline.schedule;
+    if (!free.virtual_stages) c.virtual_stages = static_cast<int>(job_.strategy.pipeline.virtual_stages);
+    const Profile* profile = scorer.profile_of(c);
     Pipelined pipelined;
     const Candidate spread = with_data(c, data);
-    if (profile == nullptr || !scorer_.pipeline(spread, *profile, pipelined)) return std::nullopt;
+    if (profile == nullptr || !scorer.pipeline(spread, *profile, pipelined)) return std::nullopt;
     const auto fitting = [&]() -> std::optional<Candidate> {
-      for (const Candidate& one : kinds(c, data))
-        if (scorer_.bytes_of(one, *profile, pipelined) <= space_.limit_bytes) return one;
+      std::string refused;
+      for (const Candidate& one : kinds_over(space_, c, data, refused))
+        if (scorer.bytes_of(one, *profile, pipelined) <= space_.limit_bytes) return one;
       return std::nullopt;
     };
     const std::optional<Candidate> found = fitting();
-    if (found || !may_be_cut(c)) return found;
-    c.begins = std::make_shared<const std::vector<int>>(scorer_.cut_for_memory(spread, *profile, pipelined));
+    if (found || c.size(Axis::pipeline) == 1 || job_.strategy.pipeline.split_policy != SplitPolicy::automatic)
+      return found;
+    c.begins = std::make_shared<const std::vector<int>>(scorer.cut_for_memory(spread, *profile, pipelined));
     pipelined = {};
-    scorer_.pipeline(c, *profile, pipelined);
+    scorer.pipeline(c, *profile, pipelined);
     return fitting();
   }
 
-  // Micro-batches from small to large, until not even the most frugal way holds one.
-  void frames(int expert, int context, int tensor) {
-    const std::vector<int> stages = domains_.pipelines(context, tensor);
-    const std::vector<std::int64_t> micros = domains_.micros(context, tensor, stages);
-    for (Candidate c : cut_alike(expert, context, tensor))
-      for (std::int64_t micro : micros) {
-        c.micro = micro;
-        if (!frames_of(c, stages)) break;
+  // Those of graphs that are cut alike, from small micro-batches to large ones, until not even the most frugal way
+  // holds one. Threads take turns at the cuts.
+  std::vector<Frame> frames() {
+    struct Cut {
+      Candidate candidate;
+      std::vector<int> stages;
+      std::vector<std::int64_t> micros;
+      std::vector<Frame> frames{};
+      Refusals refusals{};
+    };
+    std::vector<Cut> cuts;
+    for (int expert : domains_.experts(refusals_))
+      for (int context : domains_.contexts(expert, refusals_))
+        for (int tensor : domains_.tensors(context)) {
+          const std::vector<int> stages = domains_.pipelines(context, tensor, refusals_);
+          const std::vector<std::int64_t> micros = domains_.micros(context, tensor, stages, refusals_);
+          for (const Candidate& c : cut_alike(expert, context, tensor)) cuts.push_back({c, stages, micros});
+        }
+    for_each_index_in_lanes(cuts.size(), scorers_.size(), [&](std::size_t i, std::size_t lane) {
+      Cut& cut = cuts[i];
+      for (std::int64_t micro : cut.micros) {
+        cut.candidate.micro = micro;
+        if (!frames_of(cut.candidate, cut.stages, scorers_[lane], cut.frames, cut.refusals)) break;
       }
+    });
+    std::vector<Frame> frames;
+    for (Cut& cut : cuts) {
+      std::ranges::move(cut.frames, std::back_inserter(frames));
+      refusals_.add(cut.refusals);
+    }
+    return frames;
   }
 
   // Whether some stage count can hold one such micro-batch at all.
-  bool frames_of(const Candidate& of, const std::vector<int>& stages) {
+  bool frames_of(const Candidate& of, const std::vector<int>& stages, Scorer& scorer, std::vector<Frame>& frames,
+                 Refusals& refusals) {
     bool any = false;
     for (Candidate c : domains_.recomputed(of)) {
-      const Profile* profile = scorer_.profile_of(c);
+      const Profile* profile = scorer.profile_of(c);
       if (profile == nullptr) {
         const bool ring = c.context == ContextKind::ring;
-        domains_.impossible(ring ? "a ring over context" : "tensor", c.size(ring ? Axis::context : Axis::tensor),
-                            profiles_.why_not(c));
+        refusals.add(ring ? "a ring over context" : "tensor", c.size(ring ? Axis::context : Axis::tensor),
+                     profiles_.why_not(c));
         return false;
       }
-      bool ample = by_time();
+      bool ample = job_.goal != Goal::memory;  // where a slower candidate is a worse one
       for (int pipeline : stages) {
         c.mesh.set(Axis::pipeline, pipeline);
-        const int data = world_of(c) / c.size(Axis::tensor) / pipeline;
-        if (data % c.size(Axis::expert) != 0 || !domains_.divides(data)) continue;
+        const int data = data_ranks(c);
+        if (data % c.size(Axis::expert) != 0 || !domains_.divides(data, refusals)) continue;
         if (job_.train.batch.global / data % c.micro != 0) {
           if (job_.train.batch.micro)
-            domains_.impossible("data", data,
-                                "the job's micro-batch of " + std::to_string(c.micro) + " does not divide a rank's " +
-                                    std::to_string(job_.train.batch.global / data) + " samples");
+            refusals.add("data", data,
+                         "the job's micro-batch of " + std::to_string(c.micro) + " does not divide a rank's " +
+                             std::to_string(job_.train.batch.global / data) + " samples");
           continue;
         }
         c.micro_batches = static_cast<int>(job_.train.batch.global / data / c.micro);
         if (c.micro_batches > kMostMicroBatches) continue;
         for (const bool pairs : domains_.in_pairs(c)) {
           c.pairs = pairs;
-          const Profile* of_action = scorer_.profile_of(c);
-          frames_.push_back({c, of_action, data, scorer_.at_least_us(c, *of_action), forward_share(*of_action)});
+          frames.push_back(frame_of(c, scorer.profile_of(c), data, scorer));
         }
         c.pairs = false;
         any = any || least_bytes(*profile, pipeline) <= space_.limit_bytes;
@@ -202,6 +355,10 @@ class Enumeration {
       if (any && ample) break;  // no need of recomputation
     }
     return any || of.micro == 1;
+  }
+
+  static Frame frame_of(const Candidate& c, const Profile* profile, int data, const Scorer& scorer) {
+    return {c, profile, data, scorer.at_least_us(c, *profile), forward_share(*profile)};
   }
 
   // Everything whole on every data rank, as many micro-batches in flight as there are stages.
@@ -224,128 +381,73 @@ class Enumeration {
     return saved / pipeline;
   }
 
-  std::vector<Candidate> kinds(const Candidate& c, int data) {
-    std::string refused;
-    std::vector<Candidate> result = kinds_over(space_, c, data, refused);
-    if (!refused.empty()) domains_.impossible("tensor", c.size(Axis::tensor), refused);
-    return result;
-  }
-
-  void schedules(const Frame& frame) {
-    Candidate c = frame.candidate;
-    if (c.size(Axis::pipeline) == 1) return kinds_of(c, frame);
-    for (const ScheduleRecord& record : kScheduleRecords) {
-      if (!free_.schedule && record.schedule != job_.strategy.pipeline.schedule) continue;
-      c.schedule = record.schedule;
-      for (int virtual_stages : domains_.virtual_stages(record)) {
-        c.virtual_stages = virtual_stages;
-        kinds_of(c, frame);
-      }
+  // Frames that are scored together do not see what is found of each other, so that the result is the same on any
+  // number of processors. At first they are few: the best time so far leaves out most of the others.
+  void score(const std::vector<Frame>& frames, bool all) {
+    std::size_t together = 1;
+    for (std::size_t first = 0; first < frames.size();
+         first += together, together = std::min(2 * together, kTogether)) {
+      std::vector<Found> found(std::min(together, frames.size() - first));
+      for_each_index_in_lanes(found.size(), scorers_.size(), [&](std::size_t i, std::size_t lane) {
+        found[i] = FrameScoring(space_, domains_, scorers_[lane], known_, all, frames[first + i]).run();
+      });
+      for (Found& one : found) learn(one);
     }
   }
 
-  void kinds_of(const Candidate& c, const Frame& frame) {
-    const bool hopeless = !all_ && by_time() && best_us_ > 0 && at_least_us(frame, c) > kHopeless * best_us_;
-    if (hopeless && (c.virtual_stages > 2 || all_reported_.contains(c.mesh))) return;
-    std::vector<Candidate> ways = kinds(c, frame.data);
-    std::erase_if(ways, [&](const Candidate& one) {
-      if (hopeless && reported(one)) return true;                    // one of each kind is
-      return !fitting_.empty() && fitting_.contains(identity(one));  // it fits with less recomputation
-    });
-    if (ways.empty()) return;
-    Pipelined pipelined;
-    const Candidate spread = with_data(c, frame.data);
-    if (!scorer_.pipeline(spread, *frame.profile, pipelined)) return;
-    std::vector<Candidate> tight;
-    for (const Candidate& one : ways) {
-      const std::int64_t bytes = scorer_.bytes_of(one, *frame.profile, pipelined);
-      add(one, frame, pipelined, bytes);
-      if (!hopeless && is_tight(bytes)) tight.push_back(one);
-    }
-    all_reported_.insert(c.mesh);
-    if (!tight.empty() && may_be_cut(c)) cut_for_memory(spread, tight, frame, pipelined);
-  }
-
-  static Candidate with_data(Candidate c, int data) {
-    c.mesh.set(Axis::replicate, data / c.size(Axis::expert));
-    return c;
-  }
-
-  // What does not fit, or may turn out not to.
-  bool is_tight(std::int64_t bytes) const {
-    const auto limit = static_cast<double>(space_.limit_bytes);
-    return static_cast<double>(bytes) > kTight * limit && static_cast<double>(bytes) <= kDoubtful * limit;
-  }
-  bool may_be_cut(const Candidate& c) const {
-    return c.size(Axis::pipeline) > 1 && job_.strategy.pipeline.split_policy == SplitPolicy::automatic;
-  }
-
-  // The same with the pipeline cut for memory, where they need less by that.
-  void cut_for_memory(const Candidate& spread, const std::vector<Candidate>& candidates, const Frame& frame,
-                      const Pipelined& before) {
-    Candidate cut = spread;
-    cut.begins = std::make_shared<const std::vector<int>>(scorer_.cut_for_memory(spread, *frame.profile, before));
-    Pipelined pipelined;
-    scorer_.pipeline(cut, *frame.profile, pipelined);
-    for (Candidate one : candidates) {
-      const std::int64_t bytes_before = scorer_.bytes_of(one, *frame.profile, before);
-      one.begins = cut.begins;
-      const std::int64_t bytes = scorer_.bytes_of(one, *frame.profile, pipelined);
-      if (bytes < bytes_before) add(one, frame, pipelined, bytes);
+  void learn(Found& found) {
+    refusals_.add(found.refusals);
+    if (found.reported) known_.all_reported.insert(*found.reported);
+    for (Scored& scored : found.scored) {
+      const Candidate& c = scored.candidate;
+      if (scored.fits && (known_.best_us == 0 || scored.step_us < known_.best_us)) known_.best_us = scored.step_us;
+      if (scored.fits && job_.goal != Goal::memory && c.recompute.mode == CheckpointingMode::none && !c.gathers_again &&
+          !c.begins)
+        known_.fitting.insert(identity(c));
+      known_.reported.insert(mesh_and_kind(c));
+      result_.scored.push_back(std::move(scored));
     }
   }
 
-  void add(const Candidate& c, const Frame& frame, Pipelined& pipelined, std::int64_t bytes) {
-    Scored scored;
-    if (static_cast<double>(bytes) <= kDoubtful * static_cast<double>(space_.limit_bytes)) {
-      scored = scorer_.score(c, *frame.profile, pipelined);
-    } else {
-      scored.candidate = c;
-      scored.step_us = frame.at_least_us;
-      scored.bytes = bytes;
-    }
-    if (scored.fits && (best_us_ == 0 || scored.step_us < best_us_)) best_us_ = scored.step_us;
-    if (scored.fits && by_time() && c.recompute.mode == CheckpointingMode::none && !c.gathers_again && !c.begins)
-      fitting_.insert(identity(c));
-    reported_.insert(mesh_and_kind(c));
-    result_.scored.push_back(scored);
-  }
-
-  using Identity = std::tuple<MeshAndKind, bool, bool, ContextKind, PipelineSchedule, int, std::int64_t>;
-  static Identity identity(const Candidate& c) {
-    return {mesh_and_kind(c), c.sequence_parallel, c.pairs, c.context, c.schedule, c.virtual_stages, c.micro};
-  }
-  bool reported(const Candidate& c) const { return reported_.contains(mesh_and_kind(c)); }
-
+  // By keys, since there may be a hundred thousand, each of some hundred bytes.
   void order() {
-    const Goal goal = job_.goal;
-    std::stable_sort(result_.scored.begin(), result_.scored.end(), [&](const Scored& a, const Scored& b) {
-      if (a.fits != b.fits) return a.fits;
-      if (!a.fits) return a.bytes < b.bytes;
-      if (goal == Goal::memory && a.bytes != b.bytes) return a.bytes < b.bytes;
-      if (a.step_us != b.step_us) return a.step_us < b.step_us;
-      return complexity(a.candidate) < complexity(b.candidate);
+    std::vector<Scored>& scored = result_.scored;
+    struct Key {
+      bool misses;
+      double first, second;  // the smaller comes first
+      std::size_t index;
+    };
+    std::vector<Key> keys;
+    keys.reserve(scored.size());
+    for (const Scored& one : scored) {
+      const auto bytes = static_cast<double>(one.bytes);
+      if (!one.fits || job_.goal == Goal::memory)
+        keys.push_back({!one.fits, bytes, one.fits ? one.step_us : 0, keys.size()});
+      else
+        keys.push_back({false, one.step_us, 0, keys.size()});
+    }
+    std::ranges::stable_sort(keys, [&](const Key& a, const Key& b) {
+      const auto numbers = [](const Key& key) { return std::tuple(key.misses, key.first, key.second); };
+      if (numbers(a) != numbers(b)) return numbers(a) < numbers(b);
+      return !a.misses && complexity(scored[a.index].candidate) < complexity(scored[b.index].candidate);
     });
+    std::vector<Scored> ordered;
+    ordered.reserve(scored.size());
+    for (const Key& key : keys) ordered.push_back(std::move(scored[key.index]));
+    scored = std::move(ordered);
   }
 
   static constexpr int kMostMicroBatches = 4096;
-  static constexpr double kHopeless = 1.1;  // a lower bound so much above what was found is not looked into
-  static constexpr double kTight = 0.985;   // of the limit: so near to it, a plan may turn out not to fit
-  static constexpr double kDoubtful = 1.1;  // so much above the limit, what is scored may fit all the same
+  static constexpr std::size_t kTogether = 64;
 
   const SearchSpace& space_;
   const Job& job_;
-  const FreeParts& free_;
   ProfileSource& profiles_;
-  Domains domains_;
-  Scorer scorer_;
+  const Domains domains_;
+  std::deque<Scorer> scorers_;  // of each lane
+  Known known_;
+  Refusals refusals_;
   SearchResult result_;
-  std::vector<Frame> frames_;
-  std::set<Identity> fitting_;  // without recomputation
-  std::set<MeshAndKind> reported_;
-  std::set<Mesh> all_reported_;  // without their data axes: every kind of them is
-  double best_us_ = 0;
-  bool all_ = false;  // slow ones too
 };
 
 }  // namespace

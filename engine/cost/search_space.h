@@ -7,6 +7,7 @@
 
 #include "engine/cost/candidate.h"
 #include "engine/cost/cost_model.h"
+#include "engine/cost/known_schedules.h"
 #include "engine/cost/profile.h"
 
 namespace trainer::cost {
@@ -28,7 +29,7 @@ double bytes_on_device(const Job& job, double state_bytes);
 /// Bytes of a parameter's working copy that its device keeps, where that is another than the master.
 std::int64_t working_bytes_on_device(const Job& job);
 
-/// Makes profiles and cuts, when the search asks for them.
+/// Makes profiles and cuts, when the search asks for them, and keeps them. Several threads may ask.
 class ProfileSource {
  public:
   virtual ~ProfileSource() = default;
@@ -42,6 +43,11 @@ class ProfileSource {
   /// The piece with which each of `chunks` chunks begins, the first with 0; empty: the model has too few pieces.
   /// `samples`: of a micro-batch of all ranks; the more there are, the less weights count beside activations.
   virtual const std::vector<int>& cut(int chunks, std::int64_t samples) = 0;
+
+  KnownSchedules& schedules() { return schedules_; }
+
+ private:
+  KnownSchedules schedules_;
 };
 
 struct Scored {

@@ -406,8 +406,10 @@ double Sketcher::step_us(const Candidate& candidate) {
   if (space_.machine->device.kind == DeviceKind::cpu) return 0;
   const Profile* profile = scorer_.profile_of(candidate);
   if (profile == nullptr) return 0;
-  // Of many micro-batches some are played, and the others take as long as the mean of the last.
-  const int stages = candidate.size(Axis::pipeline), few = stages == 1 ? 2 : 4 * stages, more = few + stages;
+  // Of many micro-batches some are played, and the others take as long as the mean of the last. The steady state of a
+  // few stages takes longer to come, measured in rounds of them.
+  const int stages = candidate.size(Axis::pipeline),
+            few = stages == 1 ? 2 : std::max(2 * stages, std::min(4 * stages, 16)), more = few + stages;
   if (candidate.actions() > 2 * more) {
     Candidate shorter = candidate;
     const int each = candidate.micro_batches / candidate.actions();
@@ -429,12 +431,6 @@ int Sketcher::listed(const Candidate& candidate) {
          (candidate.micro_batches / actions);
 }
 
-const OrderedTransfers& Sketcher::transfers_of(const KnownSchedule* schedule) {
-  const auto [at, added] = transfers_.try_emplace(schedule);
-  if (added) at->second = order_transfers(*schedule);
-  return at->second;
-}
-
 double Sketcher::played(const Candidate& candidate, const Profile& profile) {
   Pipelined pipelined;
   if (!scorer_.pipeline(candidate, profile, pipelined)) return 0;
@@ -446,7 +442,7 @@ double Sketcher::played(const Candidate& candidate, const Profile& profile) {
                   *space_.job,
                   scorer_.resolved(candidate),
                   (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6,
-                  transfers_of(pipelined.schedule)};
+                  schedules_.transfers_of(pipelined.schedule)};
   Plan plan;
   plan.mesh = candidate.mesh;
   std::vector<OwnTimes> own(pipelined.schedule->stages.size());

@@ -4,16 +4,15 @@
 // a hundredth of the time that making one takes. A score knows none of that: it adds up.
 #pragma once
 
-#include <map>
-
 #include "engine/cost/score.h"
-#include "engine/plan/assemble/transfers.h"
 
 namespace trainer::cost {
 
+/// Of one thread, as its scorer.
 class Sketcher {
  public:
-  Sketcher(const SearchSpace& space, ProfileSource& profiles) : space_(space), scorer_(space, profiles) {}
+  Sketcher(const SearchSpace& space, ProfileSource& profiles)
+      : space_(space), schedules_(profiles.schedules()), scorer_(space, profiles) {}
 
   /// µs of a step. 0: such a step cannot be sketched (on a CPU, whose copies and communication take turns with
   /// kernels).
@@ -24,11 +23,10 @@ class Sketcher {
 
  private:
   double played(const Candidate& candidate, const Profile& profile);
-  const OrderedTransfers& transfers_of(const KnownSchedule* schedule);
 
   const SearchSpace& space_;
+  KnownSchedules& schedules_;
   Scorer scorer_;
-  std::map<const KnownSchedule*, OrderedTransfers> transfers_;
 };
 
 }  // namespace trainer::cost
