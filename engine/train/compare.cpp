@@ -6,16 +6,21 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/compile/trained.h"
 #include "engine/core/check.h"
 #include "engine/core/file.h"
 #include "engine/core/muon.h"
+#include "engine/core/op_record.h"
 #include "engine/job/data_strategies.h"
 #include "engine/plan/update_operands.h"
 #include "engine/train/serial_rounds.h"
+#include "engine/train/serial_steps.h"
 #include "engine/train/stored.h"
 #include "engine/train/train.h"
 
@@ -46,6 +51,22 @@ double roundoff_of(States states) {
       return 0x1p-8;
     case States::int8:
       return 0.45 / 64;
+  }
+  return 0;
+}
+
+// From one number to the next of those that a value may be sent as, as a share of the largest that is sent with it.
+double quantum_of(const DataStrategyJob& sent) {
+  if (sent.gather == SentAs::int8 || sent.reduce_dtype == SentAs::int8) return 1.0 / 127;
+  switch (sent.compression.kind) {
+    case Compression::Kind::none:
+      return 0;
+    case Compression::Kind::bf16:
+      return 0x1p-8;
+    case Compression::Kind::int8:
+      return 1.0 / 127;
+    case Compression::Kind::top_k:  // all of it, or nothing
+      return 1;
   }
   return 0;
 }
@@ -103,6 +124,21 @@ struct Ended : Told {
   checkpoint::Checkpoint checkpoint;
 };
 
+// The plan of one share of a batch. What is random counts the samples of the whole batch.
+CompiledJob plan_of_share(CompiledJob compiled, int share) {
+  for (Role& role : compiled.plan.roles)
+    for (Program& program : role.programs)
+      for (Issued& issued : program.instructions) {
+        auto* launch = std::get_if<Launch>(&issued.instruction);
+        if (launch == nullptr) continue;
+        const Signature& signature = role.signatures[static_cast<std::size_t>(launch->signature)];
+        if (!has(signature.op, Trait::random)) continue;
+        const Shape& shape = signature.operands.front().shape;
+        launch->origin.base += share * compiled.batch.global * (shape.elements() / shape[0]);
+      }
+  return compiled;
+}
+
 // Appends to `told`. Returns the path of the checkpoint.
 std::string run(LoadedJob loaded, const CompiledJob& compiled, const std::string& folder, std::int64_t steps,
                 TrainOptions::Share share, Told& told) {
@@ -113,7 +149,7 @@ std::string run(LoadedJob loaded, const CompiledJob& compiled, const std::string
   TrainOptions options;
   options.stop = &stop;
   options.share = share;
-  return train(loaded, compiled, monitors, options).checkpoint;
+  return train(loaded, share.index > 0 ? plan_of_share(compiled, share.index) : compiled, monitors, options).checkpoint;
 }
 
 Ended run(const LoadedJob& loaded, const std::string& folder, std::int64_t steps, const Compiler& compile) {
@@ -121,6 +157,15 @@ Ended run(const LoadedJob& loaded, const std::string& folder, std::int64_t steps
   CompiledJob compiled = compile(loaded);
   const std::string path = run(loaded, compiled, folder, steps, {}, told);
   return {std::move(told), std::move(compiled), checkpoint::open_checkpoint(path)};
+}
+
+// Of all shares, step by step.
+std::vector<double> mean_losses(const std::vector<Told>& shares) {
+  std::vector<double> losses(shares.front().losses.size());
+  for (const Told& share : shares)
+    for (std::size_t step = 0; step < losses.size(); ++step)
+      losses[step] += share.losses[step] / static_cast<double>(shares.size());
+  return losses;
 }
 
 // What ranks that train apart do, one after the other (serial_rounds.h). The loss is that of all, the norm the first's.
@@ -140,19 +185,45 @@ Ended run_apart(const LoadedJob& ranks, const LoadedJob& one, const CompiledJob&
   const std::string initial = run(start, compile(start), folder + "/initial", 0, {}, none);
   checkpoint::Checkpoint end = rounds.run(checkpoint::open_checkpoint(initial), std::min(steps, ranks.job.train.steps));
   Told all = told.front();
-  for (std::size_t step = 0; step < all.losses.size(); ++step) {
-    all.losses[step] = 0;
-    for (const Told& one_share : told) all.losses[step] += one_share.losses[step] / count;
-  }
+  all.losses = mean_losses(told);
   return {std::move(all), std::move(compiled), std::move(end)};
+}
+
+// What ranks that send codes do (serial_steps.h).
+Ended run_coded(const LoadedJob& ranks, const LoadedJob& one, const CompiledJob& coded, const std::string& folder,
+                std::int64_t steps, const Compiler& compile) {
+  std::vector<Told> told;
+  LoadedJob share;
+  std::optional<CompiledJob> compiled;  // of a share
+  int count = 0;
+  SerialSteps simulated(ranks.job, coded, folder, [&](int index, const std::string& into, std::int64_t until) {
+    LoadedJob job = share;
+    if (until == 0) job.job.train.steps = 0;
+    run(job, *compiled, into, until, {index, count}, told[static_cast<std::size_t>(index)]);
+  });
+  count = simulated.num_shares();
+  told.resize(static_cast<std::size_t>(count));
+  share = simulated.share_of(one);
+  compiled = compile(share);
+  LoadedJob start = one;
+  start.job.train.steps = 0;
+  Told none;
+  const std::string initial = run(start, compile(start), folder + "/initial", 0, {}, none);
+  Ended ended{{}, compile(one), simulated.run(checkpoint::open_checkpoint(initial), steps)};
+  ended.norms = simulated.norms();
+  ended.losses = mean_losses(told);
+  ended.dropped.resize(ended.losses.size());
+  return ended;
 }
 
 // The numbers of a job that bounds are made of.
 class Bounds {
  public:
-  Bounds(const Job& job, const CompiledJob& one)
+  // `sent`: as what `ranks` sends travels.
+  Bounds(const Job& job, const CompiledJob& one, const DataStrategyJob& sent)
       : u16_(roundoff16(job.precision.compute) + roundoff16(job.precision.reduce)),
-        states_(largest_roundoff(one.optimizers)) {
+        states_(largest_roundoff(one.optimizers)),
+        quantum_(quantum_of(sent)) {
     std::int64_t longest = job.train.batch.global * (job.data.is_text() ? job.data.tokens() : 1), matrices = 1;
     for (const Role& role : one.plan.roles)
       for (const Unit& unit : role.units)
@@ -167,11 +238,15 @@ class Bounds {
 
   double loss(std::size_t step) const {
     return 2 * (std::sqrt(depth_) * sum(step) + (1 + std::sqrt(depth_ / terms_)) * u16_ +
-                std::sqrt(depth_ / terms_) * states(step));
+                std::sqrt(depth_ / terms_) * (states(step) + (step == 0 ? 0 : codes(step - 1))));
   }
-  double gradient(std::size_t step) const { return 2 * std::sqrt(depth_) * (sum(step) + u16_ + states(step)); }
+  double gradient(std::size_t step) const { return rounded(step) + codes(step); }
 
  private:
+  double rounded(std::size_t step) const { return 2 * std::sqrt(depth_) * (sum(step) + u16_ + states(step)); }
+
+  double codes(std::size_t step) const { return std::sqrt(quantum_ * rounded(step)); }
+
   double sum(std::size_t step) const {
     return kLambda * std::sqrt(terms_) * kRoundoffF32 * static_cast<double>(step + 1);
   }
@@ -179,7 +254,7 @@ class Bounds {
   // The first update takes what it has just computed.
   double states(std::size_t step) const { return step == 0 ? 0 : states_; }
 
-  const double u16_, states_;
+  const double u16_, states_, quantum_;
   double terms_ = 1, depth_ = 1;
 };
 
@@ -414,19 +489,14 @@ LoadedJob quiet(LoadedJob loaded) {
   return loaded;
 }
 
-// Ranks that train apart are simulated with equal shares of targets, and parameters that checkpoints have as they are.
-void check_apart(const LoadedJob& loaded) {
+// Ranks are simulated with equal shares of targets, and parameters that checkpoints have as they are.
+void check_shares(const LoadedJob& loaded) {
   if (loaded.job.data.is_rows())
     throw JobError({loaded.at("data.format",
-                              "rows have unequal numbers of targets, and of ranks that train apart verify "
-                              "compares the mean loss of equal shares")});
+                              "rows have unequal numbers of targets, and verify simulates ranks with equal shares")});
   for (const std::string& glob : loaded.job.trainable.globs)
     if (glob.ends_with(']'))
-      throw JobError({loaded.at("trainable", "verify does not simulate ranks that train rows of a table apart")});
-}
-
-[[noreturn]] void refuse(const LoadedJob& loaded, std::string_view path, const std::string& what) {
-  throw JobError({loaded.at(path, what + " is by design not the training of one rank, which verify compares with")});
+      throw JobError({loaded.at("trainable", "verify simulates no ranks that train rows of a table")});
 }
 
 }  // namespace
@@ -435,17 +505,18 @@ bool Comparison::holds() const {
   return std::all_of(quantities.begin(), quantities.end(), [](const Quantity& quantity) { return quantity.holds(); });
 }
 
-bool is_simulated(const LoadedJob& ranks) { return record_of(ranks.job.strategy.data).averages; }
+bool is_simulated(const LoadedJob& ranks) {
+  return record_of(ranks.job.strategy.data).averages || SerialSteps::sends_codes(ranks.job);
+}
 
 LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile) {
   const DataStrategyJob& data = loaded.job.strategy.data;
-  if (data.compression.kind != Compression::Kind::none)
-    refuse(loaded, "strategy.data.compression", "compression of gradients");
   if (data.outer && data.outer->compression.kind != Compression::Kind::none)
-    refuse(loaded, "strategy.data.outer.compression", "compression of outer gradients");
-  if (record_of(data).averages) check_apart(loaded);
-  if (data.gather == SentAs::int8) refuse(loaded, "strategy.data.gather", "rounding of gathered weights");
-  if (data.reduce_dtype == SentAs::int8) refuse(loaded, "strategy.data.reduce_dtype", "rounding of gradients");
+    throw JobError({loaded.at("strategy.data.outer.compression",
+                              "compression of outer gradients is by design not the training of one rank, which verify "
+                              "compares with")});
+  if (is_simulated(loaded)) check_shares(loaded);
+  if (SerialSteps::sends_codes(loaded.job)) raise(SerialSteps::mistakes_of(loaded, compile(loaded)));
   LoadedJob threads = quiet(loaded);
   if (threads.job.cluster.nodes == 1) return threads;
   // What was decided for several nodes is kept where they are one.
@@ -468,13 +539,19 @@ LoadedJob on_one_rank(const LoadedJob& loaded, std::int64_t micro) {
 
 Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t steps, const Compiler& compile) {
   const TemporaryDirectory folder;
-  const Ended a = run(ranks, folder.path() + "/ranks", steps, compile),
-              b = is_simulated(ranks) ? run_apart(ranks, one, a.compiled, folder.path(), steps, compile)
-                                      : run(one, folder.path() + "/one", steps, compile);
+  const Ended a = run(ranks, folder.path() + "/ranks", steps, compile);
+  const auto truth = [&] {
+    if (record_of(ranks.job.strategy.data).averages)
+      return run_apart(ranks, one, a.compiled, folder.path(), steps, compile);
+    if (SerialSteps::sends_codes(ranks.job))
+      return run_coded(ranks, one, a.compiled, folder.path(), std::ssize(a.losses), compile);
+    return run(one, folder.path() + "/one", steps, compile);
+  };
+  const Ended b = truth();
   CHECK(a.losses.size() == b.losses.size(), "both take the same steps");
   Comparison comparison{static_cast<std::int64_t>(b.losses.size()), {}};
   if (b.losses.empty()) return comparison;
-  const Bounds bounds(one.job, b.compiled);
+  const Bounds bounds(one.job, b.compiled, ranks.job.strategy.data);
   Quantity losses{"losses"}, gradients{"gradients"};
   for (std::size_t step = 0; step < b.losses.size(); ++step) {
     worsen(losses, relative(a.losses[step], b.losses[step]), bounds.loss(step));

@@ -10,9 +10,13 @@
 //   q       the most by which an optimizer state changes when it is rounded, from the second step on: 2^-8 in bf16,
 //           0.45/64 in int8
 //           (of the largest in its block, and ranks that have parts of a tensor have other blocks), else 0
+//   c(t) =  √(k G(t)) where ranks send codes, else 0: k is from one code to the next (2^-8 in bf16, 1/127 of the
+//   largest
+//           in its block in int8, 1 of top_k, which sends all or nothing) and G the bound of the norms without codes: a
+//           value that is G from where codes change has another code with probability G/k, and then it is k off
 //
-//   losses, relative         2 (√d e(t) + (1 + √(d/n)) u' + √(d/n) q)
-//   gradient norms, relative 2 √d (e(t) + u' + q)
+//   losses, relative         2 (√d e(t) + (1 + √(d/n)) u' + √(d/n) (q + c(t − 1)))
+//   gradient norms, relative 2 √d (e(t) + u' + q) + c(t)
 //   weights, root mean square of the difference
 //   over the way Σlr that they went
 //                            2 rms(min(1, E s/(r + ε))) + 2 T u rms(w)/Σlr  for adam, adamw, lion, whose updates
@@ -53,13 +57,13 @@ struct Comparison {
   bool holds() const;
 };
 
-/// Whether `compare` holds it against a serial simulation in place of one rank: local SGD (serial_rounds.h).
+/// Whether `compare` holds it against a serial simulation in place of one rank: local SGD (serial_rounds.h), and codes
+/// of gradients or weights (serial_steps.h).
 bool is_simulated(const LoadedJob& ranks);
 
 /// The job on ranks that are threads of this process, whatever launcher or nodes it asks for; nothing is logged, and no
 /// checkpoint but those of `compare` written or resumed from. Throws JobError where what it asks for is by design not
-/// the training of one rank: compressed gradients, and codes of weights or gradients; or of local SGD where it cannot
-/// be simulated.
+/// the training of one rank and cannot be simulated either.
 LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile);
 
 /// The same job on one rank: the global batch in micro-batches of `micro` samples.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/train/rewritten.h"
 
 namespace trainer {
 namespace {
@@ -13,58 +14,12 @@ namespace {
 using checkpoint::Checkpoint;
 using checkpoint::TensorInfo;
 
-std::vector<double> values_of(const checkpoint::TensorStore& tensors, const TensorInfo& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
-  tensors.read(tensor.name, 0, tensor.shape.elements(), values.data());
-  return {values.begin(), values.end()};
-}
-
 std::vector<double> mean_of(const std::vector<std::vector<double>>& shares) {
   std::vector<double> mean(shares.front().size(), 0.0);
   for (const std::vector<double>& share : shares)
     for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += share[i] / static_cast<double>(shares.size());
   return mean;
 }
-
-Checkpoint newest(const std::string& folder) {
-  return checkpoint::open_checkpoint(checkpoint::list_checkpoints(folder).front().path);
-}
-
-// Writes a share's checkpoint once more.
-class Rewrite {
- public:
-  Rewrite(const std::string& folder, const Checkpoint& old) : old_(old), store_(folder), writer_(begin()) {}
-
-  const std::vector<checkpoint::FileWriter::Entry>& order() const { return writer_->order(); }
-  void keep(const checkpoint::FileWriter::Entry& entry) {
-    const std::int64_t elements = entry.tensor.shape.elements();
-    std::vector<std::byte> bytes(static_cast<std::size_t>(elements * size_of(entry.tensor.dtype)));
-    old_.tensors.read(entry.tensor.name, 0, elements, bytes.data());
-    writer_->write(entry, bytes.data(), elements);
-  }
-  void replace(const checkpoint::FileWriter::Entry& entry, const std::vector<double>& values) {
-    const std::vector<float> rounded(values.begin(), values.end());
-    writer_->write(entry, rounded.data(), entry.tensor.shape.elements());
-  }
-  void commit() {
-    writer_->finish();
-    writer_.reset();
-    store_.commit(old_.manifest.step, old_.manifest.plan_hash, old_.manifest.metadata);
-  }
-
- private:
-  std::unique_ptr<checkpoint::FileWriter> begin() {
-    store_.begin(old_.manifest.step);
-    std::vector<checkpoint::FileWriter::Entry> entries;
-    for (const TensorInfo& tensor : old_.tensors.tensors()) entries.push_back({tensor, {0, tensor.shape.elements()}});
-    return std::make_unique<checkpoint::FileWriter>(store_.dir(), old_.manifest.step,
-                                                    checkpoint::file_name("model", 0, 1), std::move(entries));
-  }
-
-  const Checkpoint& old_;
-  checkpoint::Store store_;
-  std::unique_ptr<checkpoint::FileWriter> writer_;
-};
 
 }  // namespace
 
@@ -117,16 +72,16 @@ Checkpoint SerialRounds::run(const Checkpoint& initial, std::int64_t end) {
     for (int share = 0; share < num_shares_; ++share) train_(share, folder_of(share), step);
     meet(step, end);
   }
-  return newest(folder_of(0));
+  return newest_checkpoint(folder_of(0));
 }
 
 void SerialRounds::meet(std::int64_t step, std::int64_t end) {
   std::vector<Checkpoint> old;
-  for (int share = 0; share < num_shares_; ++share) old.push_back(newest(folder_of(share)));
-  std::vector<std::unique_ptr<Rewrite>> made;
+  for (int share = 0; share < num_shares_; ++share) old.push_back(newest_checkpoint(folder_of(share)));
+  std::vector<std::unique_ptr<Rewritten>> made;
   for (int share = 0; share < num_shares_; ++share)
-    made.push_back(std::make_unique<Rewrite>(folder_of(share), old[static_cast<std::size_t>(share)]));
-  for (const checkpoint::FileWriter::Entry& entry : made.front()->order()) {
+    made.push_back(std::make_unique<Rewritten>(folder_of(share), old[static_cast<std::size_t>(share)]));
+  for (const Rewritten::Entry& entry : made.front()->order()) {
     const std::string& name = entry.tensor.name;
     if (!parts_.contains(name) && !states_.contains(name)) {
       for (const auto& one : made) one->keep(entry);

@@ -124,14 +124,16 @@ TEST_CASE("local SGD holds the bounds of verify against a serial simulation, in 
                                                 {2, "every: 2, outer: {lr: 0.7, momentum: 0.9, nesterov: false}"},
                                                 {2, "every: 4, parts: 2, outer: {lr: 0.7, momentum: 0.9}"},
                                                 {2, "every: 2, delayed: true"}})
-    for (const auto& [name, steps] :
-         std::vector<std::pair<std::string, int>>{{"mlp", 4}, {"mlp", 5}, {"mlp", 6}, {"gpt2", 5}}) {
+    for (const auto& [name, steps] : std::vector<std::pair<std::string, int>>{
+             {"mlp", 4}, {"mlp", 5}, {"mlp", 6}, {"gpt2", 5}, {"gpt2 with dropout", 4}}) {
       CAPTURE(data);
       CAPTURE(name);
       CAPTURE(steps);
-      const LoadedJob loaded = jobs.load(name, "run",
-                                         {"cluster.devices_per_node=" + std::to_string(ranks), "train.steps=6",
-                                          "checkpoint.every=12", "strategy={data: {kind: local_sgd, " + data + "}}"});
+      Overrides overrides{"cluster.devices_per_node=" + std::to_string(ranks), "train.steps=6", "checkpoint.every=12",
+                          "strategy={data: {kind: local_sgd, " + data + "}}"};
+      const std::string model = name.substr(0, name.find(' '));
+      if (model != name) overrides.push_back("model.with.dropout=0.2");
+      const LoadedJob loaded = jobs.load(model, "run", overrides);
       const LoadedJob apart = on_threads(loaded, kCompile);
       REQUIRE(is_simulated(apart));
       const Comparison comparison = compare(apart, on_one_rank(loaded, 1), steps, kCompile);
@@ -161,6 +163,69 @@ TEST_CASE("local SGD that averages less, at other steps or by another rate does 
   CHECK_FALSE(holds([](Job&) {}, false));
   CHECK_FALSE(holds([](Job& job) { job.strategy.data.outer->lr = 0.5; }));
   CHECK_FALSE(holds([](Job& job) { job.strategy.data.outer->nesterov = false; }));
+}
+
+// Of ranks that send codes it is another serial simulation (serial_steps.h).
+TEST_CASE("codes of gradients and weights hold the bounds of verify against a serial simulation") {
+  const TinyJobs jobs;
+  struct Case {
+    const char* model;
+    int ranks;
+    std::string data;
+    Overrides more{};
+  };
+  const std::vector<Case> cases{
+      {"mlp", 2, "{kind: ddp, compression: bf16}"},
+      {"gpt2", 2, "{kind: ddp, compression: bf16}", {"model.with.dropout=0.2", "train.batch.micro=1"}},
+      {"gpt2", 4, "{kind: ddp, compression: int8}"},
+      {"gpt2", 2, "{kind: ddp, compression: {top_k: 0.1}}", {"train.batch.micro=2"}},
+      {"mlp", 4, "{kind: ddp, compression: {top_k: 0.25}}", {"train.optimizer={name: sgd, lr: 0.05, momentum: 0.9}"}},
+      {"gpt2", 2, "{kind: zero1, compression: bf16}", {"precision.compute=bf16"}},
+      {"llama", 2, "{kind: zero1, compression: int8}", {"train.clip_norm=0.5"}},
+      {"mlp", 2, "{kind: ddp, compression: int8}", {"train.optimizer={name: lion, lr: 1.0e-3}"}},
+      {"gpt2", 2, "{kind: zero2, reduce_dtype: int8}"},
+      {"gpt2", 2, "{kind: fsdp, reduce_dtype: int8}", {"train.batch.micro=2"}},
+      {"llama", 4, "{kind: zero3, gather: int8, reduce_dtype: int8}"},
+      {"gpt2", 2, "{kind: fsdp, gather: int8}", {"precision.compute=bf16", "train.batch.micro=2"}},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(one.model);
+    CAPTURE(one.data);
+    Overrides overrides = on(one.ranks, "{data: " + one.data + "}", one.more);
+    const LoadedJob ranks = on_threads(jobs.load(one.model, "run", overrides), kCompile);
+    REQUIRE(is_simulated(ranks));
+    const Comparison comparison = compare(ranks, on_one_rank(ranks, compiled(ranks).batch.micro), 5, kCompile);
+    CHECK(comparison.steps == 5);
+    check_holds(comparison);
+    CHECK(quantity(comparison, "gradients").bound < 0.03);
+  }
+}
+
+// What ranks do instead of what their job says.
+TEST_CASE("codes of another kind, without feedback or of other weights do not hold") {
+  const TinyJobs jobs;
+  const auto job = [&](const std::string& data) {
+    return jobs.load("gpt2", "run", on(2, "{data: " + data + "}", {"train.optimizer={name: sgd, lr: 0.2}"}));
+  };
+  const auto holds = [&](const std::string& asked, const std::string& done) {
+    const LoadedJob ranks = on_threads(job(asked), kCompile), others = on_threads(job(done), kCompile);
+    const Compiler broken = [&](const LoadedJob& one) {
+      return compiled(one.job.cluster.devices_per_node == 2 ? others : one);
+    };
+    return compare(ranks, on_one_rank(ranks, 2), 6, broken).holds();
+  };
+  for (const auto& [asked, done] : std::vector<std::pair<std::string, std::string>>{
+           {"{kind: ddp, compression: int8}", "{kind: ddp, compression: bf16}"},
+           {"{kind: ddp, compression: {top_k: 0.1}}", "{kind: ddp, compression: {top_k: 0.12}}"},
+           {"{kind: zero1, compression: int8}", "{kind: zero2, reduce_dtype: int8}"},  // no feedback
+           {"{kind: zero2, reduce_dtype: int8}", "{kind: zero1, compression: int8}"},
+           {"{kind: zero3, gather: int8}", "zero3"},
+       }) {
+    CAPTURE(asked);
+    CAPTURE(done);
+    CHECK(holds(asked, asked));
+    CHECK_FALSE(holds(asked, done));
+  }
 }
 
 TEST_CASE("a strategy that forgets its reductions does not hold") {
@@ -193,9 +258,7 @@ TEST_CASE("what several nodes decide stays when verify runs them on one") {
 
 TEST_CASE("what is not meant to be one rank's training is refused by name") {
   const TinyJobs jobs;
-  for (const char* data :
-       {"{kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9, compression: int8}}",
-        "{kind: ddp, compression: int8}", "{kind: zero3, gather: int8}", "{kind: zero2, reduce_dtype: int8}"}) {
+  for (const char* data : {"{kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9, compression: int8}}"}) {
     const LoadedJob loaded = jobs.load(
         "mlp", "run", {"cluster.devices_per_node=2", "checkpoint.every=2", std::string("strategy.data=") + data});
     CHECK_THROWS_AS(on_threads(loaded, kCompile), JobError);

@@ -1,0 +1,50 @@
+// Tensor by tensor, in the order of the file.
+#include "engine/train/rewritten.h"
+
+#include <cstddef>
+#include <utility>
+
+namespace trainer {
+
+using checkpoint::Checkpoint;
+using checkpoint::TensorInfo;
+
+std::vector<double> values_of(const checkpoint::TensorStore& tensors, const TensorInfo& tensor) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
+  tensors.read(tensor.name, 0, tensor.shape.elements(), values.data());
+  return {values.begin(), values.end()};
+}
+
+Checkpoint newest_checkpoint(const std::string& folder) {
+  return checkpoint::open_checkpoint(checkpoint::list_checkpoints(folder).front().path);
+}
+
+Rewritten::Rewritten(const std::string& folder, const Checkpoint& old) : old_(old), store_(folder), writer_(begin()) {}
+
+std::unique_ptr<checkpoint::FileWriter> Rewritten::begin() {
+  store_.begin(old_.manifest.step);
+  std::vector<Entry> entries;
+  for (const TensorInfo& tensor : old_.tensors.tensors()) entries.push_back({tensor, {0, tensor.shape.elements()}});
+  return std::make_unique<checkpoint::FileWriter>(store_.dir(), old_.manifest.step,
+                                                  checkpoint::file_name("model", 0, 1), std::move(entries));
+}
+
+void Rewritten::keep(const Entry& entry) {
+  const std::int64_t elements = entry.tensor.shape.elements();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(elements * size_of(entry.tensor.dtype)));
+  old_.tensors.read(entry.tensor.name, 0, elements, bytes.data());
+  writer_->write(entry, bytes.data(), elements);
+}
+
+void Rewritten::replace(const Entry& entry, const std::vector<double>& values) {
+  const std::vector<float> rounded(values.begin(), values.end());
+  writer_->write(entry, rounded.data(), entry.tensor.shape.elements());
+}
+
+void Rewritten::commit() {
+  writer_->finish();
+  writer_.reset();
+  store_.commit(old_.manifest.step, old_.manifest.plan_hash, old_.manifest.metadata);
+}
+
+}  // namespace trainer

@@ -1,0 +1,329 @@
+// Shares are trained one after the other, a step at a time; between steps everything lies on the host, unit by unit, as
+// in the flat buffers of the ranks.
+#include "engine/train/serial_steps.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "engine/core/check.h"
+#include "engine/core/compression.h"
+#include "engine/core/narrow.h"
+#include "engine/job/resolve.h"
+#include "engine/train/rewritten.h"
+#include "engine/train/train.h"
+
+namespace trainer {
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::TensorInfo;
+using Doubles = std::vector<double>;
+
+Doubles rounded_to(DType dtype, const Doubles& values) {
+  const std::vector<float> from(values.begin(), values.end());
+  std::vector<std::uint16_t> narrow(from.size());
+  if (dtype == DType::f32) return {from.begin(), from.end()};
+  std::vector<float> back(from.size());
+  from_f32(from.data(), static_cast<std::int64_t>(from.size()), dtype, narrow.data());
+  to_f32(dtype, narrow.data(), static_cast<std::int64_t>(narrow.size()), back.data());
+  return {back.begin(), back.end()};
+}
+
+// What arrives of a buffer of `slices` equal slices that is sent as codes of 8 bits.
+Doubles coded(const Doubles& values, std::size_t slices) {
+  Doubles result(values.size());
+  const std::size_t slice = values.size() / slices;
+  for (std::size_t first = 0; first < values.size(); first += slice)
+    for (std::size_t at = first; at < first + slice; at += kInt8Block) {
+      const std::size_t end = std::min(at + static_cast<std::size_t>(kInt8Block), first + slice);
+      float largest = 0;
+      for (std::size_t i = at; i < end; ++i) largest = std::max(largest, std::fabs(static_cast<float>(values[i])));
+      const float scale = largest / 127;
+      if (!std::isnormal(scale)) continue;
+      for (std::size_t i = at; i < end; ++i)
+        result[i] = static_cast<double>(std::nearbyint(static_cast<float>(values[i]) / scale)) * scale;
+    }
+  return result;
+}
+
+// The k elements that are largest by their size; the rest is 0.
+Doubles largest_of(const Doubles& values, std::size_t k) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto larger = [&](std::size_t a, std::size_t b) {
+    const double x = std::fabs(values[a]), y = std::fabs(values[b]);
+    return x != y ? x > y : a < b;
+  };
+  std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k - 1), order.end(), larger);
+  Doubles result(values.size());
+  for (std::size_t i = 0; i < k; ++i) result[order[i]] = values[order[i]];
+  return result;
+}
+
+void add_to(Doubles& sum, const Doubles& values) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+}
+
+// Adds to the values what was not sent before, and keeps what `send` leaves of that.
+template <typename Send>
+Doubles sent_with_feedback(const Doubles& values, Doubles& residual, const Send& send) {
+  Doubles all = values;
+  add_to(all, residual);
+  Doubles sent = send(all);
+  for (std::size_t i = 0; i < all.size(); ++i) residual[i] = all[i] - sent[i];
+  return sent;
+}
+
+ResolvedData resolved(const Job& job) { return resolve(job.strategy.data, false); }
+
+int shares_of(const Job& job, const CompiledJob& ranks) {
+  const ResolvedData data = resolved(job);
+  const bool each = data.int8_reductions && data.reduce == Reduce::micro_batch;
+  return ranks.batch.data_ranks * (each ? ranks.batch.micro_batches : 1);
+}
+
+// The names of an optimizer's states in checkpoints.
+std::vector<std::string> state_names(const Unit& unit) {
+  std::vector<std::string> names;
+  for (const Slot& slot : unit.slots)
+    if (slot.kind == Slot::Kind::state) names.push_back(slot.name);
+  return names;
+}
+
+}  // namespace
+
+SerialSteps::SerialSteps(const Job& job, const CompiledJob& ranks, std::string folder, TrainShare train)
+    : job_(job),
+      ranks_(ranks),
+      folder_(std::move(folder)),
+      train_(std::move(train)),
+      num_ranks_(ranks.batch.data_ranks),
+      num_shares_(shares_of(job, ranks)) {}
+
+bool SerialSteps::sends_codes(const Job& job) {
+  const DataStrategyJob& data = job.strategy.data;
+  return data.compression.kind != Compression::Kind::none || data.gather == SentAs::int8 ||
+         data.reduce_dtype == SentAs::int8;
+}
+
+std::vector<Diagnostic> SerialSteps::mistakes_of(const LoadedJob& loaded, const CompiledJob& ranks) {
+  std::vector<Diagnostic> mistakes;
+  const Mesh& mesh = ranks.plan.mesh;
+  const auto add = [&](std::string_view path, const std::string& what) {
+    mistakes.push_back(loaded.at(path, what + ", where ranks send codes"));
+  };
+  if (mesh.world_size() != mesh.size(Axis::replicate) * mesh.size(Axis::shard))
+    add("strategy", "verify simulates data ranks alone");
+  if (resolved(loaded.job).int8_reductions && mesh.size(Axis::replicate) > 1 && mesh.size(Axis::shard) > 1)
+    add("strategy.data.reduce_dtype", "verify simulates no replicas of what is sharded");
+  for (const OptimizerJob& optimizer : ranks.optimizers)
+    if (optimizer.name == OptimizerName::muon || optimizer.states != States::f32)
+      add("train.optimizer", "verify simulates adam, adamw, lion and sgd with states in f32");
+  for (const Role& role : ranks.plan.roles)
+    if (std::ranges::any_of(role.states, [](const State& state) { return state.initial.has_value(); }))
+      add("model", "verify does not simulate models with states of their own (batch norm, balanced routers)");
+  return mistakes;
+}
+
+LoadedJob SerialSteps::share_of(LoadedJob one) const {
+  TrainJob& train = one.job.train;
+  train.batch.global /= num_shares_;
+  train.batch.micro = std::min(*train.batch.micro, train.batch.global);
+  train.optimizer = OptimizerJob{};
+  train.optimizer.name = OptimizerName::adam;
+  train.optimizer.betas = {0, 0.5};
+  train.optimizer.lr = 1e-30;  // the weights stay
+  train.optimizer.eps = 1;
+  train.groups.clear();
+  train.clip_norm.reset();
+  one.job.checkpoint.resume = CheckpointJob::Resume::automatic;
+  return one;
+}
+
+Checkpoint SerialSteps::run(const Checkpoint& initial, std::int64_t steps) {
+  begin(initial);
+  for (int share = 0; share < num_shares_; ++share) train_(share, folder_of(share), 0);
+  for (std::int64_t step = 0; step < steps; ++step) {
+    std::vector<Checkpoint> trained;
+    for (int share = 0; share < num_shares_; ++share) {
+      write_weights(share, newest_checkpoint(folder_of(share)));
+      train_(share, folder_of(share), step + 1);
+      trained.push_back(newest_checkpoint(folder_of(share)));
+    }
+    double squares = 0;
+    std::vector<Values> sums;
+    for (UnitValues& of : units_) {
+      std::vector<Values> gradients;
+      for (const Checkpoint& share : trained) gradients.push_back(gradient_of(*of.unit, share));
+      sums.push_back(reduced(of, gradients));
+      for (const double g : sums.back()) squares += g * g;
+    }
+    norms_.push_back(std::sqrt(squares));
+    const double factor = job_.train.clip_norm ? std::min(1.0, *job_.train.clip_norm / (norms_.back() + 1e-6)) : 1.0;
+    for (std::size_t i = 0; i < units_.size(); ++i) update(units_[i], sums[i], factor, step);
+  }
+  return end(initial);
+}
+
+void SerialSteps::begin(const Checkpoint& initial) {
+  for (const Unit& unit : ranks_.plan.roles.front().units) {
+    if (!unit.trained()) continue;
+    const auto elements = static_cast<std::size_t>(unit.elements);
+    UnitValues& of = units_.emplace_back();
+    of.unit = &unit;
+    of.optimizer = &ranks_.optimizers[static_cast<std::size_t>(unit.optimizer)];
+    of.master.resize(elements);
+    for (Values& state : of.states) state.resize(elements);
+    of.residuals.assign(static_cast<std::size_t>(num_ranks_), Values(elements));
+    for (const UnitTensor& tensor : unit.tensors) {
+      const TensorInfo* info = initial.tensors.find(tensor.name);
+      CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight: " + tensor.name);
+      std::ranges::copy(values_of(initial.tensors, *info), of.master.begin() + tensor.offset);
+    }
+  }
+}
+
+// Each rank encodes its slice of the working copy.
+SerialSteps::Values SerialSteps::sent_weights(const UnitValues& of) const {
+  const DType compute = job_.precision.compute;
+  const int slices = ranks_.plan.mesh.group_size(of.unit->slice_axes());
+  if (!resolved(job_).int8_gathers || slices == 1 || of.unit->compute != compute) return of.master;
+  return coded(rounded_to(compute, of.master), static_cast<std::size_t>(slices));
+}
+
+// The share goes on from these, with moments of zero.
+void SerialSteps::write_weights(int share, const Checkpoint& old) const {
+  std::map<std::string, Values> weights;
+  for (const UnitValues& of : units_) {
+    const Values sent = sent_weights(of);
+    for (const UnitTensor& tensor : of.unit->tensors) {
+      const auto first = sent.begin() + tensor.offset;
+      weights.emplace(tensor.name, Values(first, first + tensor.elements));
+    }
+  }
+  Rewritten next(folder_of(share), old);
+  for (const Rewritten::Entry& entry : next.order()) {
+    const std::string& name = entry.tensor.name;
+    const std::size_t dot = name.rfind('.');
+    if (const auto weight = weights.find(name); weight != weights.end())
+      next.replace(entry, weight->second);
+    else if (dot != std::string::npos && weights.contains(name.substr(0, dot)))
+      next.replace(entry, Values(static_cast<std::size_t>(entry.tensor.shape.elements())));
+    else
+      next.keep(entry);
+  }
+  next.commit();
+}
+
+// Of the sum over the whole batch, which the share's own mean is a part of.
+SerialSteps::Values SerialSteps::gradient_of(const Unit& unit, const Checkpoint& share) const {
+  Values gradient(static_cast<std::size_t>(unit.elements));
+  for (const UnitTensor& tensor : unit.tensors) {
+    const TensorInfo* info = share.tensors.find(tensor.name + ".exp_avg");
+    CHECK(info != nullptr, "a share has the first moment of " + tensor.name);
+    const Values values = values_of(share.tensors, *info);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      gradient[static_cast<std::size_t>(tensor.offset) + i] = values[i] / num_shares_;
+  }
+  return gradient;
+}
+
+SerialSteps::Values SerialSteps::reduced(UnitValues& of, std::vector<Values>& gradients) const {
+  const Compression& compression = job_.strategy.data.compression;
+  const auto ranks = static_cast<std::size_t>(num_ranks_), elements = static_cast<std::size_t>(of.unit->elements);
+  Values sum(elements);
+  if (ranks == 1) return std::move(gradients.front());
+  const auto with_feedback = [&](const auto& send) {
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      add_to(sum, sent_with_feedback(gradients[rank], of.residuals[rank], send));
+  };
+  switch (compression.kind) {
+    case Compression::Kind::none:
+      for (const Values& gradient : gradients)
+        add_to(sum, resolved(job_).int8_reductions ? coded(gradient, ranks) : gradient);
+      return sum;
+    case Compression::Kind::bf16:
+      with_feedback([](const Values& all) { return rounded_to(DType::bf16, all); });
+      return rounded_to(DType::bf16, sum);
+    case Compression::Kind::int8:
+      with_feedback([&](const Values& all) { return coded(all, ranks); });
+      break;
+    case Compression::Kind::top_k: {
+      const auto k = std::max<std::int64_t>(1, std::llround(compression.fraction * static_cast<double>(elements)));
+      with_feedback([&](const Values& all) { return largest_of(all, static_cast<std::size_t>(k)); });
+      return sum;
+    }
+  }
+  if (of.unit->sharded()) return sum;
+  // Rank i sends the sum of slice i to all, and keeps what that leaves.
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto slice = static_cast<std::ptrdiff_t>(elements / ranks), first = static_cast<std::ptrdiff_t>(rank) * slice;
+    Values& all = of.residuals[rank];
+    Values rest(all.begin() + first, all.begin() + first + slice);
+    const Values sent = sent_with_feedback(Values(sum.begin() + first, sum.begin() + first + slice), rest,
+                                           [](const Values& values) { return coded(values, 1); });
+    std::ranges::copy(sent, sum.begin() + first);
+    std::ranges::copy(rest, all.begin() + first);
+  }
+  return sum;
+}
+
+void SerialSteps::update(UnitValues& of, const Values& gradient, double factor, std::int64_t step) const {
+  const OptimizerJob& optimizer = *of.optimizer;
+  const double lr = learning_rate(job_.train, optimizer, step), beta1 = optimizer.betas[0], beta2 = optimizer.betas[1],
+               correction1 = 1 - std::pow(beta1, step + 1), correction2 = 1 - std::pow(beta2, step + 1);
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    const double g = gradient[i] * factor;
+    double &w = of.master[i], &m = of.states[0][i], &v = of.states[1][i];
+    if (static_cast<std::int64_t>(i) < of.unit->decay_elements) w -= lr * optimizer.weight_decay * w;
+    switch (optimizer.name) {
+      case OptimizerName::sgd:
+        m = optimizer.momentum * m + g;
+        w -= lr * (optimizer.nesterov ? g + optimizer.momentum * m : m);
+        break;
+      case OptimizerName::adam:
+      case OptimizerName::adamw:
+        m = beta1 * m + (1 - beta1) * g;
+        v = beta2 * v + (1 - beta2) * g * g;
+        w -= lr / correction1 * m / (std::sqrt(v) / std::sqrt(correction2) + optimizer.eps);
+        break;
+      case OptimizerName::lion: {
+        const double c = beta1 * m + (1 - beta1) * g;
+        m = beta2 * m + (1 - beta2) * g;
+        w -= lr * static_cast<double>((c > 0) - (c < 0));
+        break;
+      }
+      case OptimizerName::muon:
+        CHECK(false, "muon is not simulated");
+    }
+  }
+}
+
+Checkpoint SerialSteps::end(const Checkpoint& initial) const {
+  std::map<std::string, Values> values;
+  for (const UnitValues& of : units_) {
+    const std::vector<std::string> states = state_names(*of.unit);
+    for (const UnitTensor& tensor : of.unit->tensors) {
+      const auto put = [&](const std::string& name, const Values& all) {
+        const auto first = all.begin() + tensor.offset;
+        values.emplace(name, Values(first, first + tensor.elements));
+      };
+      put(tensor.name, of.master);
+      for (std::size_t i = 0; i < states.size(); ++i) put(tensor.name + "." + states[i], of.states[i]);
+    }
+  }
+  const std::string folder = folder_ + "/end";
+  Rewritten written(folder, initial);
+  for (const Rewritten::Entry& entry : written.order()) {
+    const auto found = values.find(entry.tensor.name);
+    found == values.end() ? written.keep(entry) : written.replace(entry, found->second);
+  }
+  written.commit();
+  return newest_checkpoint(folder);
+}
+
+}  // namespace trainer
