@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace trainer::cost {
 namespace {
@@ -14,6 +15,13 @@ double distance(int a, int b) {
 double share_of(std::int64_t low, std::int64_t high, std::int64_t at) {
   return std::log(static_cast<double>(at) / static_cast<double>(low)) /
          std::log(static_cast<double>(high) / static_cast<double>(low));
+}
+
+// Whether a point is of about these sizes in all dims but the first.
+bool is_near(const std::vector<std::int64_t>& point, const std::vector<std::int64_t>& sizes) {
+  for (std::size_t dim = 1; dim < std::min(point.size(), sizes.size()); ++dim)
+    if (point[dim] > 2 * sizes[dim] || sizes[dim] > 2 * point[dim]) return false;
+  return true;
 }
 
 }  // namespace
@@ -42,24 +50,33 @@ double MeasuredTimes::turns(int threads, int ranks) const {
 }
 
 // Points [first, last) agree in the dims before `dim`: between the two values of this dim next to the one asked for,
-// each looked up in the dims that follow. Grids may lack corners: each value has its own.
+// each looked up in the dims that follow. Grids may lack corners: each value has its own. But of the first dim, rows, a
+// value at which few shapes were measured stands for those alone.
 MeasuredTimes::Between MeasuredTimes::at(const Point* first, const Point* last, const std::vector<std::int64_t>& sizes,
                                          std::size_t dim) {
   if (dim >= sizes.size() || dim >= first->sizes.size()) return {first->log_rate, first->spread};
-  const auto after = [&](const Point* point) {
-    return std::find_if(point, last, [&](const Point& one) { return one.sizes[dim] != point->sizes[dim]; });
-  };
-  const Point *low = first, *high = first;
-  while (high != last && high->sizes[dim] < sizes[dim]) {
-    low = high;
-    high = after(high);
+  using Plane = std::pair<const Point*, const Point*>;
+  std::vector<Plane> planes;  // of one value each
+  std::ptrdiff_t most = 0;
+  for (const Point* point = first; point != last; point = planes.back().second) {
+    planes.emplace_back(
+        point, std::find_if(point, last, [&](const Point& one) { return one.sizes[dim] != point->sizes[dim]; }));
+    most = std::max(most, planes.back().second - planes.back().first);
   }
-  if (high == last || high->sizes[dim] == sizes[dim] || high == first) {
-    const Point* const only = high == last ? low : high;
-    return at(only, after(only), sizes, dim + 1);
+  if (dim == 0)
+    std::erase_if(planes, [&](const Plane& plane) {
+      return 4 * (plane.second - plane.first) < most &&
+             std::none_of(plane.first, plane.second, [&](const Point& one) { return is_near(one.sizes, sizes); });
+    });
+  const auto high =
+      std::ranges::find_if(planes, [&](const auto& plane) { return plane.first->sizes[dim] >= sizes[dim]; });
+  if (high == planes.end() || high == planes.begin() || high->first->sizes[dim] == sizes[dim]) {
+    const auto& only = high == planes.end() ? planes.back() : *high;
+    return at(only.first, only.second, sizes, dim + 1);
   }
-  const Between a = at(low, high, sizes, dim + 1), b = at(high, after(high), sizes, dim + 1);
-  const double share = share_of(low->sizes[dim], high->sizes[dim], sizes[dim]);
+  const auto low = std::prev(high);
+  const Between a = at(low->first, low->second, sizes, dim + 1), b = at(high->first, high->second, sizes, dim + 1);
+  const double share = share_of(low->first->sizes[dim], high->first->sizes[dim], sizes[dim]);
   return {a.log_rate + share * (b.log_rate - a.log_rate), std::max(a.spread, b.spread)};
 }
 

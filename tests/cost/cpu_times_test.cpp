@@ -104,6 +104,19 @@ TEST_CASE("beyond the outermost sizes a rate stays, also where the grid lacks a 
   CHECK(times.collective("all_reduce", 1 << 22, 2, 1)->us == doctest::Approx(1600));
 }
 
+// As `calibrate` measures wide heads at rows that no other shape has.
+TEST_CASE("rows that were measured for other shapes only do not stand for all") {
+  MachineModel model = measured();
+  for (std::int64_t width : {64, 256, 512, 1024})  // so that one is few
+    model.device.measured.push_back({"linear", DType::f32, 2, 1, {64, 128, width}, {1e11, 0.03}});
+  const double before = rate(MeasuredTimes(model), linear(256, 512, 512));
+  model.device.measured.push_back({"linear", DType::f32, 2, 1, {256, 128, 32768}, {3e10, 0.03}});
+  const MeasuredTimes times(model);
+  CHECK(rate(times, linear(256, 512, 512)) == doctest::Approx(before));
+  CHECK(rate(times, linear(256, 128, 512)) > 1e11);
+  CHECK(rate(times, linear(256, 128, 32768)) == doctest::Approx(3e10));
+}
+
 TEST_CASE("ranks that have more threads than there are cores take turns") {
   MachineModel model = machine();
   model.device.measured = {{"add", DType::f32, 2, 1, {1024}, {40e9, 0}}, {"add", DType::f32, 1, 2, {1024}, {15e9, 0}}};
