@@ -58,7 +58,7 @@ double roundoff_of(States states) {
 // From one number to the next of those that a value may be sent as, as a share of the largest that is sent with it.
 double quantum_of(const DataStrategyJob& sent) {
   if (sent.gather == SentAs::int8 || sent.reduce_dtype == SentAs::int8) return 1.0 / 127;
-  switch (sent.compression.kind) {
+  switch (sent.outer ? sent.outer->compression.kind : sent.compression.kind) {
     case Compression::Kind::none:
       return 0;
     case Compression::Kind::bf16:
@@ -510,13 +510,8 @@ bool is_simulated(const LoadedJob& ranks) {
 }
 
 LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile) {
-  const DataStrategyJob& data = loaded.job.strategy.data;
-  if (data.outer && data.outer->compression.kind != Compression::Kind::none)
-    throw JobError({loaded.at("strategy.data.outer.compression",
-                              "compression of outer gradients is by design not the training of one rank, which verify "
-                              "compares with")});
   if (is_simulated(loaded)) check_shares(loaded);
-  if (SerialSteps::sends_codes(loaded.job)) raise(SerialSteps::mistakes_of(loaded, compile(loaded)));
+  if (quantum_of(loaded.job.strategy.data) > 0) raise(SerialSteps::mistakes_of(loaded, compile(loaded)));
   LoadedJob threads = quiet(loaded);
   if (threads.job.cluster.nodes == 1) return threads;
   // What was decided for several nodes is kept where they are one.

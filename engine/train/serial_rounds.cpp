@@ -37,6 +37,12 @@ SerialRounds::SerialRounds(const Job& job, const CompiledJob& ranks, const Compi
       const int part = units.try_emplace(unit.name, static_cast<int>(std::ssize(units) % data_.parts)).first->second;
       for (const UnitTensor& tensor : unit.tensors) parts_[tensor.name] = part;
     }
+  if (data_.outer && data_.outer->compression.kind != Compression::Kind::none)
+    for (const Unit& unit : ranks.plan.roles.front().units)
+      if (unit.trained())
+        compressed_.push_back({&unit,
+                               {data_.outer->compression, static_cast<std::size_t>(num_shares_),
+                                static_cast<std::size_t>(unit.elements)}});
   for (const Role& role : one.plan.roles)
     for (const Unit& unit : role.units)
       for (const Slot& slot : unit.slots)
@@ -78,6 +84,7 @@ Checkpoint SerialRounds::run(const Checkpoint& initial, std::int64_t end) {
 void SerialRounds::meet(std::int64_t step, std::int64_t end) {
   std::vector<Checkpoint> old;
   for (int share = 0; share < num_shares_; ++share) old.push_back(newest_checkpoint(folder_of(share)));
+  sum_outer_gradients(old, step, end);
   std::vector<std::unique_ptr<Rewritten>> made;
   for (int share = 0; share < num_shares_; ++share)
     made.push_back(std::make_unique<Rewritten>(folder_of(share), old[static_cast<std::size_t>(share)]));
@@ -95,6 +102,34 @@ void SerialRounds::meet(std::int64_t step, std::int64_t end) {
   for (const auto& one : made) one->commit();
 }
 
+bool SerialRounds::steps_outside(std::int64_t step, std::int64_t end, int part) const {
+  return due(step, part) || (data_.parts == 1 && step == end);
+}
+
+// Unit by unit, since that is what is compressed together.
+void SerialRounds::sum_outer_gradients(const std::vector<Checkpoint>& shares, std::int64_t step, std::int64_t end) {
+  outer_gradients_.clear();
+  for (CompressedUnit& of : compressed_) {
+    if (!steps_outside(step, end, parts_.at(of.unit->tensors.front().name))) continue;
+    std::vector<Values> gradients;
+    for (const Checkpoint& share : shares) {
+      Values& gradient = gradients.emplace_back(static_cast<std::size_t>(of.unit->elements));
+      for (const UnitTensor& tensor : of.unit->tensors) {
+        const Values &anchor = anchors_.at(tensor.name),
+                     weights = values_of(share.tensors, *share.tensors.find(tensor.name));
+        for (std::size_t i = 0; i < anchor.size(); ++i)
+          gradient[static_cast<std::size_t>(tensor.offset) + i] = anchor[i] - weights[i];
+      }
+    }
+    Values sum = of.sums.sum(gradients, false);
+    for (double& value : sum) value /= num_shares_;
+    for (const UnitTensor& tensor : of.unit->tensors) {
+      const auto first = sum.begin() + tensor.offset;
+      outer_gradients_[tensor.name] = Values(first, first + tensor.elements);
+    }
+  }
+}
+
 void SerialRounds::combine(const std::string& name, std::vector<Values>& shares, std::int64_t step, std::int64_t end) {
   const auto part = parts_.find(name);
   if (part == parts_.end()) {  // a state
@@ -103,10 +138,11 @@ void SerialRounds::combine(const std::string& name, std::vector<Values>& shares,
   }
   if (data_.outer) {
     Values &anchor = anchors_.at(name), &u = momenta_.at(name);
-    if (due(step, part->second) || (data_.parts == 1 && step == end)) {
+    if (steps_outside(step, end, part->second)) {
+      const auto compressed = outer_gradients_.find(name);
       const Values mean = mean_of(shares);
       for (std::size_t i = 0; i < anchor.size(); ++i) {
-        const double g = anchor[i] - mean[i];
+        const double g = compressed != outer_gradients_.end() ? compressed->second[i] : anchor[i] - mean[i];
         u[i] = data_.outer->momentum * u[i] + g;
         anchor[i] -= data_.outer->lr * (data_.outer->nesterov ? g + data_.outer->momentum * u[i] : u[i]);
       }

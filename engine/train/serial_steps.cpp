@@ -6,12 +6,9 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <utility>
 
 #include "engine/core/check.h"
-#include "engine/core/compression.h"
-#include "engine/core/narrow.h"
 #include "engine/job/resolve.h"
 #include "engine/train/rewritten.h"
 #include "engine/train/train.h"
@@ -21,62 +18,6 @@ namespace {
 
 using checkpoint::Checkpoint;
 using checkpoint::TensorInfo;
-using Doubles = std::vector<double>;
-
-Doubles rounded_to(DType dtype, const Doubles& values) {
-  const std::vector<float> from(values.begin(), values.end());
-  std::vector<std::uint16_t> narrow(from.size());
-  if (dtype == DType::f32) return {from.begin(), from.end()};
-  std::vector<float> back(from.size());
-  from_f32(from.data(), static_cast<std::int64_t>(from.size()), dtype, narrow.data());
-  to_f32(dtype, narrow.data(), static_cast<std::int64_t>(narrow.size()), back.data());
-  return {back.begin(), back.end()};
-}
-
-// What arrives of a buffer of `slices` equal slices that is sent as codes of 8 bits.
-Doubles coded(const Doubles& values, std::size_t slices) {
-  Doubles result(values.size());
-  const std::size_t slice = values.size() / slices;
-  for (std::size_t first = 0; first < values.size(); first += slice)
-    for (std::size_t at = first; at < first + slice; at += kInt8Block) {
-      const std::size_t end = std::min(at + static_cast<std::size_t>(kInt8Block), first + slice);
-      float largest = 0;
-      for (std::size_t i = at; i < end; ++i) largest = std::max(largest, std::fabs(static_cast<float>(values[i])));
-      const float scale = largest / 127;
-      if (!std::isnormal(scale)) continue;
-      for (std::size_t i = at; i < end; ++i)
-        result[i] = static_cast<double>(std::nearbyint(static_cast<float>(values[i]) / scale)) * scale;
-    }
-  return result;
-}
-
-// The k elements that are largest by their size; the rest is 0.
-Doubles largest_of(const Doubles& values, std::size_t k) {
-  std::vector<std::size_t> order(values.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto larger = [&](std::size_t a, std::size_t b) {
-    const double x = std::fabs(values[a]), y = std::fabs(values[b]);
-    return x != y ? x > y : a < b;
-  };
-  std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k - 1), order.end(), larger);
-  Doubles result(values.size());
-  for (std::size_t i = 0; i < k; ++i) result[order[i]] = values[order[i]];
-  return result;
-}
-
-void add_to(Doubles& sum, const Doubles& values) {
-  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
-}
-
-// Adds to the values what was not sent before, and keeps what `send` leaves of that.
-template <typename Send>
-Doubles sent_with_feedback(const Doubles& values, Doubles& residual, const Send& send) {
-  Doubles all = values;
-  add_to(all, residual);
-  Doubles sent = send(all);
-  for (std::size_t i = 0; i < all.size(); ++i) residual[i] = all[i] - sent[i];
-  return sent;
-}
 
 ResolvedData resolved(const Job& job) { return resolve(job.strategy.data, false); }
 
@@ -118,6 +59,7 @@ std::vector<Diagnostic> SerialSteps::mistakes_of(const LoadedJob& loaded, const 
   };
   if (mesh.world_size() != mesh.size(Axis::replicate) * mesh.size(Axis::shard))
     add("strategy", "verify simulates data ranks alone");
+  if (!sends_codes(loaded.job)) return mistakes;  // of outer gradients it is the rounds that are simulated
   if (resolved(loaded.job).int8_reductions && mesh.size(Axis::replicate) > 1 && mesh.size(Axis::shard) > 1)
     add("strategy.data.reduce_dtype", "verify simulates no replicas of what is sharded");
   for (const OptimizerJob& optimizer : ranks.optimizers)
@@ -173,12 +115,13 @@ void SerialSteps::begin(const Checkpoint& initial) {
   for (const Unit& unit : ranks_.plan.roles.front().units) {
     if (!unit.trained()) continue;
     const auto elements = static_cast<std::size_t>(unit.elements);
-    UnitValues& of = units_.emplace_back();
-    of.unit = &unit;
-    of.optimizer = &ranks_.optimizers[static_cast<std::size_t>(unit.optimizer)];
-    of.master.resize(elements);
-    for (Values& state : of.states) state.resize(elements);
-    of.residuals.assign(static_cast<std::size_t>(num_ranks_), Values(elements));
+    const OptimizerJob& optimizer = ranks_.optimizers[static_cast<std::size_t>(unit.optimizer)];
+    UnitValues& of = units_.emplace_back(
+        UnitValues{&unit,
+                   &optimizer,
+                   Values(elements),
+                   {Values(elements), Values(elements)},
+                   {job_.strategy.data.compression, static_cast<std::size_t>(num_ranks_), elements}});
     for (const UnitTensor& tensor : unit.tensors) {
       const TensorInfo* info = initial.tensors.find(tensor.name);
       CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight: " + tensor.name);
@@ -192,7 +135,7 @@ SerialSteps::Values SerialSteps::sent_weights(const UnitValues& of) const {
   const DType compute = job_.precision.compute;
   const int slices = ranks_.plan.mesh.group_size(of.unit->slice_axes());
   if (!resolved(job_).int8_gathers || slices == 1 || of.unit->compute != compute) return of.master;
-  return coded(rounded_to(compute, of.master), static_cast<std::size_t>(slices));
+  return as_int8(rounded_to(compute, of.master), static_cast<std::size_t>(slices));
 }
 
 // The share goes on from these, with moments of zero.
@@ -232,42 +175,14 @@ SerialSteps::Values SerialSteps::gradient_of(const Unit& unit, const Checkpoint&
   return gradient;
 }
 
-SerialSteps::Values SerialSteps::reduced(UnitValues& of, std::vector<Values>& gradients) const {
-  const Compression& compression = job_.strategy.data.compression;
-  const auto ranks = static_cast<std::size_t>(num_ranks_), elements = static_cast<std::size_t>(of.unit->elements);
-  Values sum(elements);
-  if (ranks == 1) return std::move(gradients.front());
-  const auto with_feedback = [&](const auto& send) {
-    for (std::size_t rank = 0; rank < ranks; ++rank)
-      add_to(sum, sent_with_feedback(gradients[rank], of.residuals[rank], send));
-  };
-  switch (compression.kind) {
-    case Compression::Kind::none:
-      for (const Values& gradient : gradients)
-        add_to(sum, resolved(job_).int8_reductions ? coded(gradient, ranks) : gradient);
-      return sum;
-    case Compression::Kind::bf16:
-      with_feedback([](const Values& all) { return rounded_to(DType::bf16, all); });
-      return rounded_to(DType::bf16, sum);
-    case Compression::Kind::int8:
-      with_feedback([&](const Values& all) { return coded(all, ranks); });
-      break;
-    case Compression::Kind::top_k: {
-      const auto k = std::max<std::int64_t>(1, std::llround(compression.fraction * static_cast<double>(elements)));
-      with_feedback([&](const Values& all) { return largest_of(all, static_cast<std::size_t>(k)); });
-      return sum;
-    }
-  }
-  if (of.unit->sharded()) return sum;
-  // Rank i sends the sum of slice i to all, and keeps what that leaves.
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const auto slice = static_cast<std::ptrdiff_t>(elements / ranks), first = static_cast<std::ptrdiff_t>(rank) * slice;
-    Values& all = of.residuals[rank];
-    Values rest(all.begin() + first, all.begin() + first + slice);
-    const Values sent = sent_with_feedback(Values(sum.begin() + first, sum.begin() + first + slice), rest,
-                                           [](const Values& values) { return coded(values, 1); });
-    std::ranges::copy(sent, sum.begin() + first);
-    std::ranges::copy(rest, all.begin() + first);
+SerialSteps::Values SerialSteps::reduced(UnitValues& of, const std::vector<Values>& gradients) const {
+  if (num_ranks_ == 1) return gradients.front();
+  if (job_.strategy.data.compression.kind != Compression::Kind::none) return of.sums.sum(gradients, of.unit->sharded());
+  Values sum(gradients.front().size());
+  for (const Values& gradient : gradients) {
+    const Values sent =
+        resolved(job_).int8_reductions ? as_int8(gradient, static_cast<std::size_t>(num_ranks_)) : gradient;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += sent[i];
   }
   return sum;
 }

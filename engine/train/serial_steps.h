@@ -1,8 +1,8 @@
 // A serial simulation of steps in which data ranks send codes in place of weights or gradients, for `trainer verify`.
 // The gradient of each share of the batch comes from one rank that trains the share by itself; everything that a
 // strategy adds is done on the host, in f64: codes, residuals, sums, clipping and the update, by the formulas of
-// kernels/compression.h and kernels/optimizer.h. Of the engine it uses the training of one rank and checkpoints, and of
-// the ranks' plan only how units lie in memory, since that says which elements share a scale.
+// kernels/compression.h (serial_codes.h) and kernels/optimizer.h. Of the engine it uses the training of one rank and
+// checkpoints, and of the ranks' plan only how units lie in memory, since that says which elements share a scale.
 //
 // How one rank tells its gradient: Adam with β₁ = 0 has it as its first moment, exactly.
 #pragma once
@@ -14,6 +14,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/compile/compile.h"
+#include "engine/train/serial_codes.h"
 
 namespace trainer {
 
@@ -29,7 +30,8 @@ class SerialSteps {
 
   /// Whether ranks of such a job send codes.
   static bool sends_codes(const Job& job);
-  /// What of it is not simulated, by key: more axes than data, optimizers other than adam, adamw, lion and sgd in f32.
+  /// What of it is not simulated, by key: axes beside data, under compressed outer gradients too; optimizers other than
+  /// adam, adamw, lion and sgd in f32.
   static std::vector<Diagnostic> mistakes_of(const LoadedJob& loaded, const CompiledJob& ranks);
 
   /// Parts of a global batch whose gradients are sent by themselves: of data ranks, or of their micro-batches.
@@ -49,14 +51,14 @@ class SerialSteps {
     const Unit* unit;
     const OptimizerJob* optimizer;
     Values master, states[2];
-    std::vector<Values> residuals{};  // of each rank
+    CompressedSums sums;  // of gradients
   };
 
   void begin(const checkpoint::Checkpoint& initial);
   Values sent_weights(const UnitValues& of) const;
   void write_weights(int share, const checkpoint::Checkpoint& old) const;
   Values gradient_of(const Unit& unit, const checkpoint::Checkpoint& share) const;
-  Values reduced(UnitValues& of, std::vector<Values>& gradients) const;
+  Values reduced(UnitValues& of, const std::vector<Values>& gradients) const;
   void update(UnitValues& of, const Values& gradient, double factor, std::int64_t step) const;
   checkpoint::Checkpoint end(const checkpoint::Checkpoint& initial) const;
   std::string folder_of(int share) const { return folder_ + "/share-" + std::to_string(share); }

@@ -123,6 +123,11 @@ TEST_CASE("local SGD holds the bounds of verify against a serial simulation, in 
                                                 {2, "every: 2, outer: {lr: 0.7, momentum: 0.9}"},
                                                 {2, "every: 2, outer: {lr: 0.7, momentum: 0.9, nesterov: false}"},
                                                 {2, "every: 4, parts: 2, outer: {lr: 0.7, momentum: 0.9}"},
+                                                {4, "every: 2, outer: {lr: 0.7, momentum: 0.9, compression: int8}"},
+                                                {2, "every: 2, outer: {lr: 0.7, momentum: 0.9, compression: bf16}"},
+                                                {2,
+                                                 "every: 4, parts: 2, outer: {lr: 0.7, momentum: 0.9, "
+                                                 "compression: {top_k: 0.2}}"},
                                                 {2, "every: 2, delayed: true"}})
     for (const auto& [name, steps] : std::vector<std::pair<std::string, int>>{
              {"mlp", 4}, {"mlp", 5}, {"mlp", 6}, {"gpt2", 5}, {"gpt2 with dropout", 4}}) {
@@ -163,6 +168,7 @@ TEST_CASE("local SGD that averages less, at other steps or by another rate does 
   CHECK_FALSE(holds([](Job&) {}, false));
   CHECK_FALSE(holds([](Job& job) { job.strategy.data.outer->lr = 0.5; }));
   CHECK_FALSE(holds([](Job& job) { job.strategy.data.outer->nesterov = false; }));
+  CHECK_FALSE(holds([](Job& job) { job.strategy.data.outer->compression = {Compression::Kind::top_k, 0.5}; }));
 }
 
 // Of ranks that send codes it is another serial simulation (serial_steps.h).
@@ -256,11 +262,23 @@ TEST_CASE("what several nodes decide stays when verify runs them on one") {
   CHECK(compiled(ranks).plan.mesh.size(Axis::replicate) == 2);
 }
 
-TEST_CASE("what is not meant to be one rank's training is refused by name") {
+TEST_CASE("what can neither be one rank's training nor be simulated is refused by name") {
   const TinyJobs jobs;
-  for (const char* data : {"{kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9, compression: int8}}"}) {
-    const LoadedJob loaded = jobs.load(
-        "mlp", "run", {"cluster.devices_per_node=2", "checkpoint.every=2", std::string("strategy.data=") + data});
-    CHECK_THROWS_AS(on_threads(loaded, kCompile), JobError);
-  }
+  const auto refuses = [&](const std::string& key, Overrides more) {
+    more.insert(more.begin(), {"cluster.devices_per_node=4", "checkpoint.every=2", "train.batch.micro=1"});
+    try {
+      on_threads(jobs.load("gpt2", "run", more), kCompile);
+    } catch (const JobError& error) {
+      return error.diagnostics().front().path == key;
+    }
+    return false;
+  };
+  const std::string codes = "{kind: zero1, compression: int8}";
+  CHECK(refuses("strategy", {"strategy={data: " + codes + ", tensor: {degree: 2}}"}));
+  CHECK(refuses("strategy", {"strategy={data: {kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9, "
+                             "compression: int8}}, tensor: {degree: 2}}"}));
+  CHECK(refuses("train.optimizer", {"strategy.data=" + codes, "train.optimizer.states=bf16"}));
+  CHECK(refuses("strategy.data.reduce_dtype",
+                {"strategy.data={kind: fsdp, sharding: hybrid_shard, replicate: 2, reduce_dtype: int8}"}));
+  CHECK_FALSE(refuses("strategy", {"strategy.data=" + codes}));
 }
