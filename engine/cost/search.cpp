@@ -43,6 +43,7 @@ double at_least_us(const Frame& frame, const Candidate& c) {
   return frame.at_least_us * (1 + waits / (static_cast<double>(c.virtual_stages) * c.actions()));
 }
 
+// What two candidates have in common that differ in recomputation alone.
 using Identity = std::tuple<MeshAndKind, bool, bool, ContextKind, PipelineSchedule, int, std::int64_t>;
 Identity identity(const Candidate& c) {
   return {mesh_and_kind(c), c.sequence_parallel, c.pairs, c.context, c.schedule, c.virtual_stages, c.micro};

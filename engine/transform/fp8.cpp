@@ -1,3 +1,4 @@
+// How linears are chosen, and what of their shapes the scales of a device refuse.
 #include "engine/transform/fp8.h"
 
 #include <set>

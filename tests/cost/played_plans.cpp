@@ -1,3 +1,4 @@
+// How the plans are put together: a kernel or a message at a time.
 #include "tests/cost/played_plans.h"
 
 #include <map>

@@ -1,3 +1,4 @@
+// The sections of an entry become those of a job.
 #include "tests/cost/published_runs.h"
 
 #include "engine/core/error.h"

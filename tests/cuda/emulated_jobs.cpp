@@ -1,3 +1,4 @@
+// Ranks are threads, of which the first that fails ends all.
 #include "tests/cuda/emulated_jobs.h"
 
 #include <exception>

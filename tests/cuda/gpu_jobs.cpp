@@ -1,3 +1,4 @@
+// The models of TinyJobs, compiled for an H100.
 #include "tests/cuda/gpu_jobs.h"
 
 #include "engine/compile/compile.h"

@@ -1,3 +1,4 @@
+// On a GPU: as it pleases.
 #include "tests/cuda/orders.h"
 
 namespace trainer::kernels::test {

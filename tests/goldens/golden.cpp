@@ -1,3 +1,4 @@
+// How cases are read: tensors by their names, attributes from the metadata of the file.
 #include "tests/goldens/golden.h"
 
 #include <cstring>

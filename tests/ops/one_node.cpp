@@ -1,3 +1,4 @@
+// How a graph is made of one node, its inputs and its parameters.
 #include "tests/ops/one_node.h"
 
 #include "engine/core/check.h"

@@ -1,3 +1,4 @@
+// The list, as words that become overrides.
 #include "tests/plan/golden_jobs.h"
 
 #include <map>

@@ -1,3 +1,4 @@
+// One line for each thing that is executed or saved, in a fixed order.
 #include "tests/plan/golden_text.h"
 
 #include <cinttypes>

@@ -1,3 +1,4 @@
+// The list of jobs, and how one is planned for a GPU that is not here.
 #include "tests/plan/gpu_plans.h"
 
 #include "engine/compile/compile.h"

@@ -1,3 +1,4 @@
+// The list of jobs, and the dice that choose where a plan is spoiled.
 #include "tests/plan/proof_jobs.h"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// Node by node, each by the reference of its op.
 #include "tests/reference/interpreter.h"
 
 #include "engine/core/check.h"

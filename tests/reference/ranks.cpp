@@ -1,3 +1,4 @@
+// Collectives by their definitions, all else by the interpreter.
 #include "tests/reference/ranks.h"
 
 #include "engine/ops/op_def.h"

@@ -1,3 +1,4 @@
+// Forward, backward and AdamW written out, layer by layer.
 #include "tests/train/serial_mlp.h"
 
 #include <cmath>

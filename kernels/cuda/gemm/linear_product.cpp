@@ -1,3 +1,4 @@
+// Quantizing first, where it is asked for, then one product.
 #include "kernels/cuda/gemm/linear_product.h"
 
 #include <cstddef>

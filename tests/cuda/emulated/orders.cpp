@@ -1,3 +1,4 @@
+// On the emulated GPU: four orders of threads and streams.
 #include "tests/cuda/orders.h"
 
 #include "tests/cuda/emulated/emulated.h"
