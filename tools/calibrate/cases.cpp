@@ -149,9 +149,15 @@ Make norm(Op op, bool residual) {
   return [=](DType c, const Sizes& s) {
     const TensorDesc x = values(c, {s[0], s[1]}), w = values(c, {s[1]}), stat{DType::f32, {s[0]}};
     Signature out{op, {{"eps", 1e-5}}, {x}};
-    if (residual) out.attributes.set("residual", true), out.operands.push_back(x);
+    if (residual) {
+      out.attributes.set("residual", true);
+      out.operands.push_back(x);
+    }
     out.operands.push_back(w);
-    if (op == Op::layer_norm) out.attributes.set("bias", true), out.operands.push_back(w);
+    if (op == Op::layer_norm) {
+      out.attributes.set("bias", true);
+      out.operands.push_back(w);
+    }
     out.operands.push_back(x);
     if (op == Op::layer_norm) out.operands.push_back(stat);
     out.operands.push_back(stat);
@@ -166,8 +172,14 @@ Make norm_grad(Op op, bool residual) {
     const TensorDesc x = values(c, {s[0], s[1]}), w = values(c, {s[1]}), stat{DType::f32, {s[0]}},
                      dw{DType::f32, {s[1]}};
     Signature out{op, {}, {x, x, w, stat}};
-    if (layer) out.attributes.set("bias", true), out.operands.push_back(stat);
-    if (residual) out.attributes.set("residual", true), out.operands.push_back(x);
+    if (layer) {
+      out.attributes.set("bias", true);
+      out.operands.push_back(stat);
+    }
+    if (residual) {
+      out.attributes.set("residual", true);
+      out.operands.push_back(x);
+    }
     out.operands.push_back(x);
     out.operands.push_back(dw);
     if (layer) out.operands.push_back(dw);
@@ -291,7 +303,10 @@ Make optimizer(Op op, bool working) {
     } else {
       out.attributes.set("beta1", 0.9);
       out.attributes.set("beta2", 0.99);
-      if (op == Op::adamw) out.attributes.set("eps", 1e-8), out.operands.push_back(flat);
+      if (op == Op::adamw) {
+        out.attributes.set("eps", 1e-8);
+        out.operands.push_back(flat);
+      }
     }
     for (const TensorDesc& one : {kScalar, kScalars, kCounter}) out.operands.push_back(one);
     if (working) out.operands.push_back({DType::bf16, {s[0]}});
