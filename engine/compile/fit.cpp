@@ -60,9 +60,9 @@ class Remedies {
  public:
   Remedies(const LoadedJob& loaded, const Hardware& hardware)
       : loaded_(loaded), hardware_(hardware), machine_(*hardware.machine) {
-    const std::int64_t limit = memory_limit(loaded.job, hardware, ranks_of_node(loaded.job));
+    limit_ = memory_limit(loaded.job, hardware, ranks_of_node(loaded.job));
     least_devices_ =
-        divided_up(least_states_bytes(loaded) * world_size_of(loaded.job), std::max<std::int64_t>(1, limit));
+        divided_up(least_states_bytes(loaded) * world_size_of(loaded.job), std::max<std::int64_t>(1, limit_));
   }
 
   std::vector<Suggestion> run() {
@@ -70,7 +70,10 @@ class Remedies {
       single_keys();
       if (result_.empty()) whole_strategy();
     }
-    if (result_.empty()) more_devices();
+    if (result_.empty()) {
+      offloaded_optimizer();
+      more_devices();
+    }
     return std::move(result_);
   }
 
@@ -144,6 +147,28 @@ class Remedies {
     attempt(change);
   }
 
+  // Master weights and the optimizer's states in the memory of a GPU's host, if it holds them, or on a CPU's disk: data
+  // ranks alone.
+  void offloaded_optimizer() {
+    const Job& job = loaded_.job;
+    const bool cuda = machine_.device.kind == cost::DeviceKind::cuda;
+    if (job.strategy.offload.optimizer != OffloadTo::none || (!cuda && !job.checkpoint.dir)) return;
+    Change change{loaded_, {}};
+    change.set(cuda ? "strategy={data: auto, offload: host}" : "strategy={data: auto, offload: disk}", [&](Job& to) {
+      to.strategy = StrategyJob{};
+      to.strategy.free = {};
+      to.strategy.free.data = true;
+      to.strategy.offload.optimizer = cuda ? OffloadTo::host : OffloadTo::disk;
+    });
+    const double moved = parameters_of(loaded_).bytes_of_trained - parameters_of(change.loaded).bytes_of_trained,
+                 bytes = moved * static_cast<double>(parameters_of(loaded_).trained),
+                 host = static_cast<double>(machine_.host_memory_bytes * job.cluster.nodes);
+    if (least_states_bytes(change.loaded) > limit_ || (cuda && host > 0 && bytes > host)) return;
+    free_recomputation(change);
+    free_micro(change);
+    attempt(change);
+  }
+
   // As many devices more of a node as it has, then nodes, twice as many each time.
   void more_devices() {
     const ClusterJob& cluster = loaded_.job.cluster;
@@ -176,7 +201,7 @@ class Remedies {
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const cost::MachineModel& machine_;
-  std::int64_t least_devices_ = 0;
+  std::int64_t limit_ = 0, least_devices_ = 0;
   std::vector<Suggestion> result_;
 };
 

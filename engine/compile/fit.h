@@ -16,7 +16,8 @@ std::int64_t least_states_bytes(const LoadedJob& loaded);
 void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware);
 
 /// The changes of a job that make it fit, those that change least first: recomputation, micro-batch, data strategy;
-/// where none of these helps, the whole strategy; where that does not help, a smaller dtype or more devices. Each was
+/// where none of these helps, the whole strategy; where that does not help, a smaller dtype, the optimizer's states off
+/// the device, or more devices. Each was
 /// found by the search to fit. Never a pipeline with fewer micro-batches than stages, nor far more devices than the
 /// states need. REQUIRES: hardware.machine.
 std::vector<Suggestion> what_would_fit(const LoadedJob& loaded, const Hardware& hardware);

@@ -155,14 +155,36 @@ TEST_CASE("where nothing fits, what lacks least is planned, and the nearest chan
   const LoadedJob loaded = of_length(4096, job_of(kLlama8B, 1, "{global: 64}", ""));
   const CompiledJob compiled = planned(loaded, 17);
   CHECK_FALSE(compiled.fits);
-  REQUIRE(compiled.would_fit.size() == 1);
-  CHECK(compiled.would_fit.front().overrides == std::vector<std::string>{"cluster.nodes=2"});
+  REQUIRE(compiled.would_fit.size() == 2);
+  CHECK(compiled.would_fit.front().overrides.front() == "strategy={data: auto, offload: host}");
+  CHECK(compiled.would_fit.back().overrides == std::vector<std::string>{"cluster.nodes=2"});
   CHECK(compiled.alternatives.front().rejected.empty());
   const Diagnostic mistake = does_not_fit(loaded, compiled);
   CHECK(mistake.message.find(" GiB a rank, and there are 17.0 GiB: ") != std::string::npos);
   CHECK(mistake.message.find("most of it is ") != std::string::npos);
-  REQUIRE(mistake.remedies.size() == 1);
-  CHECK(mistake.remedies.front().starts_with("cluster.nodes=2: fits: "));
+  REQUIRE(mistake.remedies.size() == 2);
+  CHECK(mistake.remedies.back().starts_with("cluster.nodes=2: fits: "));
+
+  const CompiledJob offloaded = planned(of_length(4096, job_of(kLlama8B, 1, "{global: 64}",
+                                                               "strategy: {data: auto, offload: host}\n"
+                                                               "activation_checkpointing: {mode: auto}\n")),
+                                        17);
+  CHECK(offloaded.fits);
+  CHECK(offloaded.strategy.offload.optimizer == OffloadTo::host);
+}
+
+TEST_CASE("a host that cannot hold the states is no remedy") {
+  static cost::MachineModel small = h100();
+  small.host_memory_bytes = std::int64_t{64} << 30;
+  static const PlainTarget target;
+  const LoadedJob loaded = of_length(4096, job_of(kLlama8B, 1, "{global: 64}", ""));
+  const auto remedies = [&](const cost::MachineModel& machine) {
+    const std::int64_t bytes = std::int64_t{8 * 17} << 30;
+    const Hardware hardware{.target = &target, .memory_bytes = bytes, .machine = &machine, .ranks_per_node = 8};
+    return what_would_fit(loaded, hardware).size();
+  };
+  CHECK(remedies(h100()) == 2);
+  CHECK(remedies(small) == 1);
 }
 
 TEST_CASE(
