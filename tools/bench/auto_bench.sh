@@ -1,25 +1,24 @@
 #!/usr/bin/env bash
 # Time of `strategy: auto`, by `trainer plan` as a whole: seven sizes from 10 million to 405 billion parameters on 1 to 4,096 H100, then published
-# configs (tests/job/published). Processor seconds, for other programs may share the machine. Needs /usr/bin/time (Debian: time).
+# configs (tests/job/published). Seconds of the clock and of processors, for other programs may share the machine. Needs /usr/bin/time (Debian: time).
 # Usage: tools/bench/auto_bench.sh [grid|published]; default: both.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 trainer=$(realpath "${TRAINER:-build/trainer}")
-export GOMP_SPINCOUNT=2000  # else the command starts itself once more
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 # planned NAME ARGUMENTS…: a row
 planned() {
-  local name=$1 user system chosen step
+  local name=$1 wall user system chosen step
   shift
-  /usr/bin/time -q -o "$folder/time" -f "%U %S" "$trainer" plan "$@" >"$folder/out" 2>"$folder/err" || true  # what does not fit is a row too
-  read -r user system <"$folder/time"
+  /usr/bin/time -q -o "$folder/time" -f "%e %U %S" "$trainer" plan "$@" >"$folder/out" 2>"$folder/err" || true  # what does not fit is a row too
+  read -r wall user system <"$folder/time"
   chosen=$(sed -nE '/ taken$/{s/^ +//; s/ {2,}.*//; p; q}' "$folder/out")
   [ -n "$chosen" ] || chosen=$(sed -nE 's/^strategy: *(.*)/\1/p' "$folder/out")
   grep -q 'error:' "$folder/err" && chosen="does not fit"
   step=$(sed -nE 's/^a step on [^:]*: ([0-9.,]+ [mµ]?s).*/\1/p' "$folder/out")
-  printf '| %s | %.2f s | %s | %s |\n' "$name" "$(awk -v u="$user" -v s="$system" 'BEGIN { print u + s }')" "$chosen" "$step"
+  printf '| %s | %.2f s | %.2f s | %s | %s |\n' "$name" "$wall" "$(awk -v u="$user" -v s="$system" 'BEGIN { print u + s }')" "$chosen" "$step"
 }
 
 # size NAME GRAPH WITH SEQ_LEN GLOBAL_BATCH
@@ -59,8 +58,8 @@ published() {
   done
 }
 
-echo "| model, H100s | processor | chosen | a step |"
-echo "|---|---|---|---|"
+echo "| model, H100s | clock | processor | chosen | a step |"
+echo "|---|---|---|---|---|"
 case ${1:-both} in
   grid) grid ;;
   published) published ;;

@@ -8,7 +8,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=${ROUNDS:-3} trainer=$(realpath "${TRAINER:-build/trainer}")
-export GOMP_SPINCOUNT=2000  # else the command starts itself once more
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
