@@ -130,13 +130,11 @@ void add_verify(CommandLine& app, Work& work) {
       "the same global batch, and compares losses, gradient norms and final weights. Bounds come from the dtype's "
       "epsilon,\n"
       "the length of the sums and the depth of the model. What trains differently by design (local_sgd, codes of "
-      "gradients or\n"
-      "weights) is compared with a serial simulation of it instead. The job's checkpoints and logs are left alone; "
-      "final weights "
-      "go\n"
-      "through the system's temporary folder (TMPDIR). Exits 0 if all bounds hold and 70 if not: that is a bug of "
-      "trainer,\n"
-      "unless `dropped` is among them.\n");
+      "gradients\n"
+      "or weights) is compared with a serial simulation of it instead. The job's checkpoints and logs are left alone;\n"
+      "final weights go through the system's temporary folder (TMPDIR). Exits 0 if all bounds hold and 70 if not: that "
+      "is a\n"
+      "bug of trainer, unless `dropped` is among them.\n");
   command->callback([arguments, &work] { work = [arguments] { return verify(*arguments); }; });
 }
 

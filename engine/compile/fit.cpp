@@ -160,10 +160,10 @@ class Remedies {
       to.strategy.free.data = true;
       to.strategy.offload.optimizer = cuda ? OffloadTo::host : OffloadTo::disk;
     });
-    const double moved = parameters_of(loaded_).bytes_of_trained - parameters_of(change.loaded).bytes_of_trained,
-                 bytes = moved * static_cast<double>(parameters_of(loaded_).trained),
-                 host = static_cast<double>(machine_.host_memory_bytes * job.cluster.nodes);
-    if (least_states_bytes(change.loaded) > limit_ || (cuda && host > 0 && bytes > host)) return;
+    const Parameters before = parameters_of(loaded_), after = parameters_of(change.loaded);
+    const double moved = (before.bytes_of_trained - after.bytes_of_trained) * static_cast<double>(before.trained);
+    const auto host = static_cast<double>(machine_.host_memory_bytes * job.cluster.nodes);
+    if (least_bytes(change.loaded, after) > limit_ || (cuda && host > 0 && moved > host)) return;
     free_recomputation(change);
     free_micro(change);
     attempt(change);

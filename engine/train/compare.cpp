@@ -1,25 +1,21 @@
-// How the two runs are made, in temporary folders, and how each quantity is held against its bound.
+// How each quantity of two runs is held against its bound.
 #include "engine/train/compare.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <limits>
-#include <memory>
-#include <optional>
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/compile/trained.h"
 #include "engine/core/check.h"
 #include "engine/core/file.h"
 #include "engine/core/muon.h"
-#include "engine/core/op_record.h"
 #include "engine/job/data_strategies.h"
 #include "engine/plan/update_operands.h"
-#include "engine/train/serial_rounds.h"
+#include "engine/train/compared_runs.h"
 #include "engine/train/serial_steps.h"
 #include "engine/train/stored.h"
 #include "engine/train/train.h"
@@ -93,128 +89,6 @@ class TemporaryDirectory {
  private:
   std::string path_;
 };
-
-// What a run told, step by step.
-struct Told {
-  std::vector<double> losses, norms;
-  std::vector<std::int64_t> dropped;  // choices that experts left out; 0 where nothing counts them
-  bool counts_dropped = false;
-};
-
-// Asks for its end after so many steps: the learning rate goes on as if the job went on.
-class Recorder final : public Monitor {
- public:
-  Recorder(Told& told, std::int64_t steps, std::atomic<bool>& stop) : told_(told), steps_(steps), stop_(stop) {}
-  void step(const StepRecord& record) override {
-    told_.losses.push_back(record.loss);
-    told_.norms.push_back(record.skipped ? std::numeric_limits<double>::infinity() : record.grad_norm);
-    told_.counts_dropped = told_.counts_dropped || record.dropped;
-    told_.dropped.push_back(record.dropped.value_or(0));
-    stop_ = record.step + 1 >= steps_;
-  }
-
- private:
-  Told& told_;
-  const std::int64_t steps_;
-  std::atomic<bool>& stop_;
-};
-
-struct Ended : Told {
-  CompiledJob compiled;
-  checkpoint::Checkpoint checkpoint;
-};
-
-// The plan of one share of a batch. What is random counts the samples of the whole batch.
-CompiledJob plan_of_share(CompiledJob compiled, int share) {
-  for (Role& role : compiled.plan.roles)
-    for (Program& program : role.programs)
-      for (Issued& issued : program.instructions) {
-        auto* launch = std::get_if<Launch>(&issued.instruction);
-        if (launch == nullptr) continue;
-        const Signature& signature = role.signatures[static_cast<std::size_t>(launch->signature)];
-        if (!has(signature.op, Trait::random)) continue;
-        const Shape& shape = signature.operands.front().shape;
-        launch->origin.base += share * compiled.batch.global * (shape.elements() / shape[0]);
-      }
-  return compiled;
-}
-
-// Appends to `told`. Returns the path of the checkpoint.
-std::string run(LoadedJob loaded, const CompiledJob& compiled, const std::string& folder, std::int64_t steps,
-                TrainOptions::Share share, Told& told) {
-  loaded.job.checkpoint.dir = folder;
-  std::atomic<bool> stop = false;
-  Monitors monitors;
-  monitors.push_back(std::make_unique<Recorder>(told, steps, stop));
-  TrainOptions options;
-  options.stop = &stop;
-  options.share = share;
-  return train(loaded, share.index > 0 ? plan_of_share(compiled, share.index) : compiled, monitors, options).checkpoint;
-}
-
-Ended run(const LoadedJob& loaded, const std::string& folder, std::int64_t steps, const Compiler& compile) {
-  Told told;
-  CompiledJob compiled = compile(loaded);
-  const std::string path = run(loaded, compiled, folder, steps, {}, told);
-  return {std::move(told), std::move(compiled), checkpoint::open_checkpoint(path)};
-}
-
-// Of all shares, step by step.
-std::vector<double> mean_losses(const std::vector<Told>& shares) {
-  std::vector<double> losses(shares.front().losses.size());
-  for (const Told& share : shares)
-    for (std::size_t step = 0; step < losses.size(); ++step)
-      losses[step] += share.losses[step] / static_cast<double>(shares.size());
-  return losses;
-}
-
-// What ranks that train apart do, one after the other (serial_rounds.h). The loss is that of all, the norm the first's.
-Ended run_apart(const LoadedJob& ranks, const LoadedJob& one, const CompiledJob& apart, const std::string& folder,
-                std::int64_t steps, const Compiler& compile) {
-  const int count = apart.batch.data_ranks;
-  LoadedJob share = one, start = one;
-  share.job.train.batch.global /= count;
-  share.job.checkpoint.resume = CheckpointJob::Resume::automatic;
-  start.job.train.steps = 0;
-  CompiledJob compiled = compile(share);
-  std::vector<Told> told(static_cast<std::size_t>(count));
-  SerialRounds rounds(ranks.job, apart, compiled, folder, [&](int index, const std::string& into, std::int64_t until) {
-    run(share, compiled, into, until, {index, count}, told[static_cast<std::size_t>(index)]);
-  });
-  Told none;
-  const std::string initial = run(start, compile(start), folder + "/initial", 0, {}, none);
-  checkpoint::Checkpoint end = rounds.run(checkpoint::open_checkpoint(initial), std::min(steps, ranks.job.train.steps));
-  Told all = told.front();
-  all.losses = mean_losses(told);
-  return {std::move(all), std::move(compiled), std::move(end)};
-}
-
-// What ranks that send codes do (serial_steps.h).
-Ended run_coded(const LoadedJob& ranks, const LoadedJob& one, const CompiledJob& coded, const std::string& folder,
-                std::int64_t steps, const Compiler& compile) {
-  std::vector<Told> told;
-  LoadedJob share;
-  std::optional<CompiledJob> compiled;  // of a share
-  int count = 0;
-  SerialSteps simulated(ranks.job, coded, folder, [&](int index, const std::string& into, std::int64_t until) {
-    LoadedJob job = share;
-    if (until == 0) job.job.train.steps = 0;
-    run(job, *compiled, into, until, {index, count}, told[static_cast<std::size_t>(index)]);
-  });
-  count = simulated.num_shares();
-  told.resize(static_cast<std::size_t>(count));
-  share = simulated.share_of(one);
-  compiled = compile(share);
-  LoadedJob start = one;
-  start.job.train.steps = 0;
-  Told none;
-  const std::string initial = run(start, compile(start), folder + "/initial", 0, {}, none);
-  Ended ended{{}, compile(one), simulated.run(checkpoint::open_checkpoint(initial), steps)};
-  ended.norms = simulated.norms();
-  ended.losses = mean_losses(told);
-  ended.dropped.resize(ended.losses.size());
-  return ended;
-}
 
 // The numbers of a job that bounds are made of.
 class Bounds {
@@ -534,13 +408,13 @@ LoadedJob on_one_rank(const LoadedJob& loaded, std::int64_t micro) {
 
 Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t steps, const Compiler& compile) {
   const TemporaryDirectory folder;
-  const Ended a = run(ranks, folder.path() + "/ranks", steps, compile);
+  const Ended a = run_job(ranks, folder.path() + "/ranks", steps, compile);
   const auto truth = [&] {
     if (record_of(ranks.job.strategy.data).averages)
       return run_apart(ranks, one, a.compiled, folder.path(), steps, compile);
     if (SerialSteps::sends_codes(ranks.job))
       return run_coded(ranks, one, a.compiled, folder.path(), std::ssize(a.losses), compile);
-    return run(one, folder.path() + "/one", steps, compile);
+    return run_job(one, folder.path() + "/one", steps, compile);
   };
   const Ended b = truth();
   CHECK(a.losses.size() == b.losses.size(), "both take the same steps");

@@ -1,11 +1,13 @@
 // A checkpoint written once more, with other values in some of its tensors, for the simulations of `trainer verify`.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/plan/plan.h"
 
 namespace trainer {
 
@@ -35,5 +37,14 @@ class Rewritten {
   checkpoint::Store store_;
   std::unique_ptr<checkpoint::FileWriter> writer_;
 };
+
+/// Values by the names of tensors.
+using TensorValues = std::map<std::string, std::vector<double>>;
+
+/// Takes the tensors of a unit out of a flat buffer of it; each gets the name of its parameter and `suffix`.
+void put_tensors(const Unit& unit, const std::vector<double>& flat, const std::string& suffix, TensorValues& into);
+
+/// Writes `old` once more into `folder`, with these values in the place of its own.
+void rewrite(const std::string& folder, const checkpoint::Checkpoint& old, const TensorValues& values);
 
 }  // namespace trainer

@@ -123,10 +123,7 @@ void SerialRounds::sum_outer_gradients(const std::vector<Checkpoint>& shares, st
     }
     Values sum = of.sums.sum(gradients, false);
     for (double& value : sum) value /= num_shares_;
-    for (const UnitTensor& tensor : of.unit->tensors) {
-      const auto first = sum.begin() + tensor.offset;
-      outer_gradients_[tensor.name] = Values(first, first + tensor.elements);
-    }
+    put_tensors(*of.unit, sum, "", outer_gradients_);
   }
 }
 

@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <memory>
 #include <utility>
 
 #include "engine/core/check.h"
 #include "engine/job/resolve.h"
-#include "engine/train/rewritten.h"
 #include "engine/train/train.h"
 
 namespace trainer {
@@ -25,14 +22,6 @@ int shares_of(const Job& job, const CompiledJob& ranks) {
   const ResolvedData data = resolved(job);
   const bool each = data.int8_reductions && data.reduce == Reduce::micro_batch;
   return ranks.batch.data_ranks * (each ? ranks.batch.micro_batches : 1);
-}
-
-// The names of an optimizer's states in checkpoints.
-std::vector<std::string> state_names(const Unit& unit) {
-  std::vector<std::string> names;
-  for (const Slot& slot : unit.slots)
-    if (slot.kind == Slot::Kind::state) names.push_back(slot.name);
-  return names;
 }
 
 }  // namespace
@@ -90,9 +79,10 @@ Checkpoint SerialSteps::run(const Checkpoint& initial, std::int64_t steps) {
   begin(initial);
   for (int share = 0; share < num_shares_; ++share) train_(share, folder_of(share), 0);
   for (std::int64_t step = 0; step < steps; ++step) {
+    const TensorValues next = next_of_shares();
     std::vector<Checkpoint> trained;
     for (int share = 0; share < num_shares_; ++share) {
-      write_weights(share, newest_checkpoint(folder_of(share)));
+      rewrite(folder_of(share), newest_checkpoint(folder_of(share)), next);
       train_(share, folder_of(share), step + 1);
       trained.push_back(newest_checkpoint(folder_of(share)));
     }
@@ -138,28 +128,15 @@ SerialSteps::Values SerialSteps::sent_weights(const UnitValues& of) const {
   return as_int8(rounded_to(compute, of.master), static_cast<std::size_t>(slices));
 }
 
-// The share goes on from these, with moments of zero.
-void SerialSteps::write_weights(int share, const Checkpoint& old) const {
-  std::map<std::string, Values> weights;
+// Shares go on from these, with moments of zero.
+TensorValues SerialSteps::next_of_shares() const {
+  TensorValues next;
   for (const UnitValues& of : units_) {
-    const Values sent = sent_weights(of);
-    for (const UnitTensor& tensor : of.unit->tensors) {
-      const auto first = sent.begin() + tensor.offset;
-      weights.emplace(tensor.name, Values(first, first + tensor.elements));
-    }
+    put_tensors(*of.unit, sent_weights(of), "", next);
+    for (const char* moment : {".exp_avg", ".exp_avg_sq"})
+      put_tensors(*of.unit, Values(of.master.size()), moment, next);
   }
-  Rewritten next(folder_of(share), old);
-  for (const Rewritten::Entry& entry : next.order()) {
-    const std::string& name = entry.tensor.name;
-    const std::size_t dot = name.rfind('.');
-    if (const auto weight = weights.find(name); weight != weights.end())
-      next.replace(entry, weight->second);
-    else if (dot != std::string::npos && weights.contains(name.substr(0, dot)))
-      next.replace(entry, Values(static_cast<std::size_t>(entry.tensor.shape.elements())));
-    else
-      next.keep(entry);
-  }
-  next.commit();
+  return next;
 }
 
 // Of the sum over the whole batch, which the share's own mean is a part of.
@@ -219,25 +196,15 @@ void SerialSteps::update(UnitValues& of, const Values& gradient, double factor, 
 }
 
 Checkpoint SerialSteps::end(const Checkpoint& initial) const {
-  std::map<std::string, Values> values;
+  TensorValues values;
   for (const UnitValues& of : units_) {
-    const std::vector<std::string> states = state_names(*of.unit);
-    for (const UnitTensor& tensor : of.unit->tensors) {
-      const auto put = [&](const std::string& name, const Values& all) {
-        const auto first = all.begin() + tensor.offset;
-        values.emplace(name, Values(first, first + tensor.elements));
-      };
-      put(tensor.name, of.master);
-      for (std::size_t i = 0; i < states.size(); ++i) put(tensor.name + "." + states[i], of.states[i]);
-    }
+    put_tensors(*of.unit, of.master, "", values);
+    std::size_t state = 0;
+    for (const Slot& slot : of.unit->slots)
+      if (slot.kind == Slot::Kind::state) put_tensors(*of.unit, of.states[state++], "." + slot.name, values);
   }
   const std::string folder = folder_ + "/end";
-  Rewritten written(folder, initial);
-  for (const Rewritten::Entry& entry : written.order()) {
-    const auto found = values.find(entry.tensor.name);
-    found == values.end() ? written.keep(entry) : written.replace(entry, found->second);
-  }
-  written.commit();
+  rewrite(folder, initial, values);
   return newest_checkpoint(folder);
 }
 

@@ -14,6 +14,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/compile/compile.h"
+#include "engine/train/rewritten.h"
 #include "engine/train/serial_codes.h"
 
 namespace trainer {
@@ -56,7 +57,7 @@ class SerialSteps {
 
   void begin(const checkpoint::Checkpoint& initial);
   Values sent_weights(const UnitValues& of) const;
-  void write_weights(int share, const checkpoint::Checkpoint& old) const;
+  TensorValues next_of_shares() const;
   Values gradient_of(const Unit& unit, const checkpoint::Checkpoint& share) const;
   Values reduced(UnitValues& of, const std::vector<Values>& gradients) const;
   void update(UnitValues& of, const Values& gradient, double factor, std::int64_t step) const;
