@@ -2,13 +2,13 @@
 // their additions depends on shapes alone.
 //
 // `c` is the compute dtype (f32, bf16 or f16), `r` the dtype of parameter gradients (f32 or bf16); [...] are leading
-// dims, seen as rows. A packed weight is what `pack_weight` made (pack_weight.h). No operand may overlap another.
+// dims, seen as rows. No operand may overlap another.
 //
-// linear               x c [..., in], weight c [out, in] (row-major or packed), bias c [out] if `bias`,
+// linear               x c [..., in], weight c [out, in], bias c [out] if `bias`,
 //                      residual c [..., out] if `residual`
 //                      → y c [..., out], pre c [..., out] if `pre`. With `partial`, for ranks whose outputs are summed
 //                      afterwards, the bias is added only where Call::origin is 0
-// linear_grad_input    dy c [..., out], weight c [out, in] (row-major or packed_transposed), pre c [..., in] if `gelu`,
+// linear_grad_input    dy c [..., out], weight c [out, in], pre c [..., in] if `gelu`,
 //                      residual c [..., in] if `residual`
 //                      → dx c [..., in]
 // linear_grad_weight   x c [..., in], dy c [..., out]

@@ -24,7 +24,6 @@ std::string describe(const Signature& signature) {
   for (std::size_t i = 0; i < signature.operands.size(); ++i) {
     const TensorDesc& operand = signature.operands[i];
     text += (i ? ", " : "(") + std::string(name_of(operand.dtype)) + " " + operand.shape.str();
-    if (operand.layout != Layout::row_major) text += " " + std::string(name_of(operand.layout));
   }
   return text + ")";
 }
@@ -44,16 +43,15 @@ void expect_alike(const Signature& signature, std::initializer_list<int> operand
 
 void expect_operand(const Signature& signature, int index, DType dtype, std::int64_t elements) {
   const TensorDesc& found = signature.operands[static_cast<std::size_t>(index)];
-  CHECK(found.dtype == dtype && found.elements() == elements && found.layout == Layout::row_major,
+  CHECK(found.dtype == dtype && found.elements() == elements,
         "operand " + std::to_string(index) + " of " + describe(signature) + " must be " + std::string(name_of(dtype)) +
             " of " + std::to_string(elements) + " elements");
 }
 
 void expect_shape(const Signature& signature, int operand, DType dtype, const Shape& shape) {
   const TensorDesc& is = signature.operands[static_cast<std::size_t>(operand)];
-  CHECK(is.dtype == dtype && is.shape == shape && is.layout == Layout::row_major,
-        describe(signature) + ": operand " + std::to_string(operand) + " is not " + std::string(name_of(dtype)) + " " +
-            shape.str());
+  CHECK(is.dtype == dtype && is.shape == shape, describe(signature) + ": operand " + std::to_string(operand) +
+                                                    " is not " + std::string(name_of(dtype)) + " " + shape.str());
 }
 
 std::int64_t expect_flat(const Signature& signature, int operands) {

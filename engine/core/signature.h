@@ -1,6 +1,6 @@
-// Signature: what a kernel is prepared for: an op, its attributes and the dtype, shape and layout of every
-// operand. A plan holds each distinct signature once; a Launch names one and gives the addresses.
-// Target: what planning must know of a device's kernels (layouts, sizes, streams) without the device being there.
+// Signature: what a kernel is prepared for: an op, its attributes and the dtype and shape of every operand, which is
+// row-major. A plan holds each distinct signature once; a Launch names one and gives the addresses.
+// Target: what planning must know of a device's kernels (sizes, streams) without the device being there.
 #pragma once
 
 #include <optional>
@@ -14,30 +14,11 @@
 
 namespace trainer {
 
-/// How the elements of a tensor lie in memory. `packed` layouts are a weight [out, in] rearranged once per
-/// update for the products that read it: `packed` for x·Wᵀ (linear), `packed_transposed` for dy·W
-/// (linear_grad_input). What they look like is the kernels' affair; Target::bytes gives their size.
-enum class Layout : std::uint8_t { row_major, packed, packed_transposed };
-
-constexpr std::string_view name_of(Layout layout) {
-  switch (layout) {
-    case Layout::row_major:
-      return "row_major";
-    case Layout::packed:
-      return "packed";
-    case Layout::packed_transposed:
-      return "packed_transposed";
-  }
-  return "?";
-}
-
 struct TensorDesc {
   DType dtype = DType::f32;
   Shape shape;
-  Layout layout = Layout::row_major;
 
   std::int64_t elements() const { return shape.elements(); }
-  /// Bytes of the row-major form.
   std::int64_t bytes() const { return elements() * size_of(dtype); }
   friend bool operator==(const TensorDesc&, const TensorDesc&) = default;
 };
@@ -59,14 +40,10 @@ constexpr std::int64_t aligned(std::int64_t bytes) {
 /// Operands of kernels may be slices of a buffer: they begin at multiples of so many bytes.
 inline constexpr std::int64_t kOperandAlignment = 64;
 
-/// Layouts and sizes of a device's kernels. Pure functions: the same answers with and without the device.
+/// Sizes of a device's kernels. Pure functions: the same answers with and without the device.
 class Target {
  public:
   virtual ~Target() = default;
-  /// The layout in which the kernel of `signature` wants its weight operand `index`.
-  virtual Layout preferred_layout(const Signature& signature, int index) const = 0;
-  /// Bytes of a tensor in its layout.
-  virtual std::int64_t bytes(const TensorDesc& tensor) const = 0;
   /// Scratch memory one run of the kernel needs, beside its operands. A multiple of 64; the kernel keeps within.
   virtual std::int64_t workspace_bytes(const Signature& signature) const = 0;
   /// Whether products in this compute dtype take GELU (by tanh) and its gradient as an epilogue (kernels/linear.h).

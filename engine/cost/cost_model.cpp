@@ -25,7 +25,7 @@ struct SignatureHash {
   std::size_t operator()(const Signature& signature) const {
     std::uint64_t hash = static_cast<std::uint64_t>(signature.op);
     for (const TensorDesc& tensor : signature.operands) {
-      hash = mix(hash, static_cast<std::uint64_t>(tensor.dtype) * 8 + static_cast<std::uint64_t>(tensor.layout));
+      hash = mix(hash, static_cast<std::uint64_t>(tensor.dtype));
       for (std::int64_t size : tensor.shape.sizes()) hash = mix(hash, static_cast<std::uint64_t>(size));
     }
     return hash;

@@ -1,5 +1,5 @@
-// How a pipeline is cut for memory: by bisection the least that every chunk can stay within, then by dynamic
-// programming over prefixes the most even times.
+// How a pipeline is cut for memory: the least that every chunk can stay within, then the most even times, both by
+// dynamic programming over prefixes.
 #include "engine/cost/cut.h"
 
 #include <algorithm>
@@ -16,9 +16,7 @@ class Cutting {
       : pieces_(pieces), bytes_(bytes), num_chunks_(bytes.in_flight.size()) {}
 
   std::vector<int> run() const {
-    double most = bytes_.most;
-    if (!within(most)) most = least();
-    return most_even(most);
+    return most_even(within(bytes_.most) ? bytes_.most : std::max(bytes_.most, least(bound())));
   }
 
  private:
@@ -27,8 +25,7 @@ class Cutting {
     double held = 0, saved = 0, transient = 0;
     void add(const Piece& piece, const ChunkBytes& bytes) {
       held += static_cast<double>(piece.trained) * bytes.trained +
-              static_cast<double>(piece.parameters - piece.trained) * bytes.frozen +
-              static_cast<double>(piece.packed_bytes);
+              static_cast<double>(piece.parameters - piece.trained) * bytes.frozen;
       saved += static_cast<double>(piece.saved_bytes);
       transient = std::max(transient, static_cast<double>(piece.transient_bytes));
     }
@@ -38,8 +35,9 @@ class Cutting {
     return sum.held + sum.saved * bytes_.in_flight[chunk] + sum.transient / bytes_.chunks_of_stage;
   }
 
-  // Whether there is a cut of which no chunk takes more. The first chunks take as much as they can: what they leave
-  // does not grow by that.
+  // Whether a cut of which no chunk takes more is found by letting the first chunks take as much as they can. There may
+  // be one even if not: a chunk takes a piece at least, and a large piece may need a later chunk, where fewer
+  // micro-batches are in flight.
   bool within(double most) const {
     std::size_t next = 0;
     for (std::size_t chunk = 0; chunk < num_chunks_; ++chunk) {
@@ -54,7 +52,8 @@ class Cutting {
     return next == pieces_.size();
   }
 
-  double least() const {
+  // The least for which `within` finds a cut, by bisection.
+  double bound() const {
     Sum all;
     for (const Piece& piece : pieces_) all.add(piece, bytes_);
     const double most_in_flight = *std::max_element(bytes_.in_flight.begin(), bytes_.in_flight.end());
@@ -65,6 +64,28 @@ class Cutting {
       (within(middle) ? high : low) = middle;
     }
     return high;
+  }
+
+  // The least that any cut takes in its fullest chunk, if that is no more than `bound`.
+  double least(double bound) const {
+    const std::size_t n = pieces_.size();
+    std::vector<double> best(n + 1, kInfinity);  // fullest chunk so far, of the pieces before
+    best[0] = 0;
+    for (std::size_t chunk = 0; chunk < num_chunks_; ++chunk) {
+      std::vector<double> next(n + 1, kInfinity);
+      for (std::size_t begin = chunk; begin < n; ++begin) {
+        if (best[begin] == kInfinity) continue;
+        Sum sum;
+        for (std::size_t end = begin + 1; end <= n; ++end) {
+          sum.add(pieces_[end - 1], bytes_);
+          const double bytes = bytes_of(sum, chunk);
+          if (bytes > bound) break;
+          next[end] = std::min(next[end], std::max(best[begin], bytes));
+        }
+      }
+      best = std::move(next);
+    }
+    return best[n];
   }
 
   std::vector<int> most_even(double most) const {

@@ -108,7 +108,6 @@ class Profiling {
      : is_weight_part(graph_, node) ? piece.weight_us
                                     : piece.input_us) += estimate.us;
     if (is_weight_part(graph_, node)) piece.adding_us += adding(node) - estimate.us;
-    pack(node, piece);
   }
 
   // A ring's parts travel while the block before them computes: what is left of their way counts.
@@ -130,18 +129,6 @@ class Profiling {
     Signature signature = signature_of(graph_, node);
     signature.attributes.set("accumulate", true);
     return model_.kernel(signature).us;
-  }
-
-  void pack(const Node& node, Piece& piece) {
-    if (node.op != Op::linear && node.op != Op::linear_grad_input) return;
-    const Signature signature = signature_of(graph_, node);
-    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      const Value& value = graph_.value(graph_.storage(node.inputs[i]));
-      if (value.kind != ValueKind::parameter) continue;
-      TensorDesc desc = graph_.local(graph_.storage(node.inputs[i]));
-      desc.layout = target_.preferred_layout(signature, static_cast<int>(i));
-      if (desc.layout != Layout::row_major) piece.packed_bytes += target_.bytes(desc);
-    }
   }
 
   // What is read in the backward pass is saved; all else lives from its node to its last reader.

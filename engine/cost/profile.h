@@ -33,7 +33,6 @@ struct Piece {
   std::int64_t trained = 0;          ///< of those, what is not frozen
   std::int64_t own_parameters = 0;   ///< of those, a rank's experts, which the expert axis neither slices nor sums
   std::int64_t own_trained = 0;      ///< likewise
-  std::int64_t packed_bytes = 0;     ///< weights rearranged for the kernels
 
   double backward_us() const { return input_us + weight_us; }
 };

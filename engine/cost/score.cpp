@@ -36,7 +36,6 @@ Piece sum_of(const std::vector<Piece>& pieces, std::size_t first, std::size_t la
     sum.trained += piece.trained;
     sum.own_parameters += piece.own_parameters;
     sum.own_trained += piece.own_trained;
-    sum.packed_bytes += piece.packed_bytes;
     sum.boundary_bytes = piece.boundary_bytes;
   }
   return sum;
@@ -433,7 +432,7 @@ std::int64_t Scorer::static_bytes(const Candidate& candidate, const ResolvedData
         (data.int8_gathers ? int8_bytes(parameters) : parameters * compute) / candidate.mesh.group_size(kSliceAxes);
   if (data.int8_gathers || data.int8_reductions)  // of the unit in use and of the next one
     bytes += 2 * int8_bytes(largest(units, &Piece::parameters));
-  return bytes + (brief ? 3 * stage.packed_bytes / static_cast<std::int64_t>(units.size()) : stage.packed_bytes);
+  return bytes;
 }
 
 }  // namespace trainer::cost

@@ -203,10 +203,6 @@ Work of_own(const Signature& s) {
       return by_rows(s, "cross_entropy_grad", shape(s, 1));
     case Op::cast:
       return of_cast(s);
-    case Op::pack_weight:
-      return by_elements(s, last_shape(s) == shape(s, 0) && s.operands.back().layout == Layout::packed_transposed
-                                ? "pack_weight_transposed"
-                                : "pack_weight");
     case Op::sum_squares:
       return of_sum_squares(s);
     case Op::sgd:

@@ -40,7 +40,7 @@ struct Value {
   DType dtype() const { return spec.dtype(); }
   /// Of all ranks together, as `desc` is.
   const Shape& shape() const { return spec.whole; }
-  TensorDesc desc() const { return {dtype(), shape(), Layout::row_major}; }
+  TensorDesc desc() const { return {dtype(), shape()}; }
 };
 
 /// Where in a file a node was written, for errors. Line 0: made by the program.
@@ -154,7 +154,7 @@ struct Graph {
   }
   /// One rank's part of a value.
   Shape local_shape(ValueId id) const { return trainer::local_shape(value(id).spec, mesh); }
-  TensorDesc local(ValueId id) const { return {value(id).dtype(), local_shape(id), Layout::row_major}; }
+  TensorDesc local(ValueId id) const { return {value(id).dtype(), local_shape(id)}; }
   /// The value whose memory `id` uses: itself, or what it is an alias of.
   ValueId storage(ValueId id) const { return value(id).alias_of == kNone ? id : value(id).alias_of; }
   /// The block around `block` that is in no other; kNone of kNone.

@@ -18,7 +18,6 @@ OpDef cast() {
   return def;
 }
 
-OpDef pack_weight() { return {.op = Op::pack_weight}; }
 OpDef loss_seed() { return {.op = Op::loss_seed}; }
 OpDef sum_squares() { return {.op = Op::sum_squares}; }
 OpDef update_scalars() { return {.op = Op::update_scalars}; }

@@ -111,11 +111,7 @@ class Line {
     shape = Shape(std::span<const std::int64_t>(sizes));
     return *this;
   }
-  Line& operator>>(TensorDesc& tensor) {
-    *this >> tensor.dtype >> tensor.shape;
-    if (take(":")) *this >> tensor.layout;
-    return *this;
-  }
+  Line& operator>>(TensorDesc& tensor) { return *this >> tensor.dtype >> tensor.shape; }
   Line& operator>>(Spec& spec) {
     *this >> spec.format.element;
     if (take("/")) *this >> spec.format.block;

@@ -77,10 +77,7 @@ class Out {
     for (std::int64_t size : shape.sizes()) *this << std::exchange(before, ",") << size;
     *this << (shape.rank() == 0 ? "[]" : "]");
   }
-  void put(const TensorDesc& tensor) {
-    *this << name_of(tensor.dtype) << tensor.shape;
-    if (tensor.layout != Layout::row_major) *this << ':' << name_of(tensor.layout);
-  }
+  void put(const TensorDesc& tensor) { *this << name_of(tensor.dtype) << tensor.shape; }
   // As "f32[24,5]@tensor:0/3/2": a cut's dim, parts and lead, and "/zigzag"; "i8/256[64]" in blocks; "+shard" is a sum
   // over an axis.
   void put(const Spec& spec) {

@@ -20,8 +20,7 @@ namespace {
 std::string operand_text(const TensorDesc& tensor) {
   std::string sizes;
   for (std::int64_t size : tensor.shape.sizes()) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
-  return fmt::format("{}[{}]{}", name_of(tensor.dtype), sizes,
-                     tensor.layout == Layout::row_major ? "" : fmt::format(" {}", name_of(tensor.layout)));
+  return fmt::format("{}[{}]", name_of(tensor.dtype), sizes);
 }
 
 struct WorkText {

@@ -35,7 +35,7 @@ std::optional<NonFinite> inspect_results(const Role& role, const Issued& issued,
   const Signature& signature = role.signatures[static_cast<std::size_t>(launch.signature)];
   for (std::size_t i = 0; i < launch.operands.size(); ++i) {
     const TensorDesc& tensor = signature.operands[i];
-    if (access_of(launch.operands[i]) == Access::read || tensor.layout != Layout::row_major) continue;
+    if (access_of(launch.operands[i]) == Access::read) continue;
     Region region = region_of(launch.operands[i]);
     region.bytes = tensor.elements() * size_of(tensor.dtype);
     const std::int64_t element = first_in(tensor.dtype, region);

@@ -119,18 +119,15 @@ Prepared prepare_top_k_compress(const Signature& signature, const Context& conte
 std::int64_t top_k_workspace(const Signature& signature, const Context& context);
 Prepared prepare_top_k_sum(const Signature& signature, const Context& context);
 
-// kernels/linear.h, kernels/pack_weight.h: matrix products.
+// kernels/linear.h: matrix products.
 Prepared prepare_linear(const Signature& signature, const Context& context);
 Prepared prepare_linear_grad_input(const Signature& signature, const Context& context);
 Prepared prepare_linear_grad_weight(const Signature& signature, const Context& context);
-Prepared prepare_pack_weight(const Signature& signature, const Context& context);
 std::int64_t linear_workspace(const Signature& signature, const Context& context);
 // kernels/quantized.h
 Prepared prepare_quantized_linear(const Signature& signature, const Context& context);
 Prepared prepare_quantized_linear_grad_input(const Signature& signature, const Context& context);
 std::int64_t quantized_linear_workspace(const Signature& signature, const Context& context);
-Layout linear_weight_layout(const Signature& signature, int operand);
-std::int64_t packed_weight_bytes(const TensorDesc& weight);
 
 // kernels/split.h
 Prepared prepare_split(const Signature& signature, const Context& context);

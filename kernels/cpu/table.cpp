@@ -23,12 +23,6 @@ std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {
   refuse_launch(s);
 }
 
-Layout CpuTarget::preferred_layout(const Signature& s, int index) const { return linear_weight_layout(s, index); }
-
-std::int64_t CpuTarget::bytes(const TensorDesc& tensor) const {
-  return tensor.layout == Layout::row_major ? tensor.bytes() : packed_weight_bytes(tensor);
-}
-
 std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
   if (!has(s.op, Trait::scratch)) return 0;
   switch (s.op) {

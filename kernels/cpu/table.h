@@ -17,12 +17,10 @@ struct Context {
 /// A kernel for `signature`, or Bug where no kernel takes these dtypes (the message says which it takes).
 std::unique_ptr<Kernel> prepare(const Signature& signature, const Context& context);
 
-/// Sizes and layouts of the kernels that `prepare` would choose in `context`.
+/// Sizes of the kernels that `prepare` would choose in `context`.
 class CpuTarget final : public Target {
  public:
   explicit CpuTarget(const Context& context) : context_(context) {}
-  Layout preferred_layout(const Signature& signature, int index) const override;
-  std::int64_t bytes(const TensorDesc& tensor) const override;
   std::int64_t workspace_bytes(const Signature& signature) const override;
   bool fuses_residual() const override { return true; }
 

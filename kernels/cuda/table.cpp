@@ -10,10 +10,6 @@ namespace trainer::kernels::cuda {
 namespace {
 
 Prepared prepare_none(const Signature& s, const Context&) { refuse_launch(s); }
-Prepared prepare_pack_weight(const Signature& s, const Context&) {
-  UNREACHABLE("a GPU packs no weights: " + describe(s));
-}
-
 }  // namespace
 
 std::unique_ptr<Kernel> prepare(const Signature& s, const Context& c) {

@@ -273,13 +273,6 @@ bool uses_cudnn(const Signature& s) {
          a.softcap == 0 && a.window == a.keys && !a.padded && !a.by_document;
 }
 
-Layout CudaTarget::preferred_layout(const Signature&, int) const { return Layout::row_major; }
-
-std::int64_t CudaTarget::bytes(const TensorDesc& tensor) const {
-  CHECK(tensor.layout == Layout::row_major, "a GPU packs no weights");
-  return tensor.bytes();
-}
-
 std::int64_t CudaTarget::workspace_bytes(const Signature& signature) const {
   return padded_to_64(workspace(signature, capability_, units_));
 }

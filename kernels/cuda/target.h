@@ -30,8 +30,6 @@ class CudaTarget final : public Target {
  public:
   CudaTarget(int capability, int units) : capability_(capability), units_(units) {}
   /// Row-major: cuBLASLt takes operands as they lie.
-  Layout preferred_layout(const Signature& signature, int index) const override;
-  std::int64_t bytes(const TensorDesc& tensor) const override;
   std::int64_t workspace_bytes(const Signature& signature) const override;
   /// cuBLASLt's epilogues; in f32 the activation is a pass of its own.
   bool fuses_gelu(DType compute) const override { return compute == DType::bf16 || compute == DType::f16; }

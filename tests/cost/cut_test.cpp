@@ -33,7 +33,7 @@ Cut measured(const std::vector<Piece>& pieces, const ChunkBytes& bytes, const st
       const Piece& piece = pieces[i];
       held += static_cast<double>(piece.trained) * bytes.trained +
               static_cast<double>(piece.parameters - piece.trained) * bytes.frozen +
-              static_cast<double>(piece.packed_bytes) + static_cast<double>(piece.saved_bytes) * bytes.in_flight[chunk];
+              static_cast<double>(piece.saved_bytes) * bytes.in_flight[chunk];
       transient = std::max(transient, static_cast<double>(piece.transient_bytes));
       us += piece.forward_us + piece.backward_us();
     }
@@ -67,7 +67,7 @@ TEST_CASE("a cut for memory is the best of all cuts") {
     for (Piece& piece : pieces) {
       piece.forward_us = 1 + static_cast<double>(up_to(20)), piece.input_us = 2 + static_cast<double>(up_to(20));
       piece.parameters = up_to(100), piece.trained = up_to(static_cast<int>(piece.parameters));
-      piece.saved_bytes = up_to(50), piece.transient_bytes = up_to(60), piece.packed_bytes = up_to(10);
+      piece.saved_bytes = up_to(50), piece.transient_bytes = up_to(60);
     }
     ChunkBytes bytes{18, 2, {}, static_cast<int>(1 + up_to(2)), 0};
     const auto num_chunks = static_cast<std::size_t>(2 + up_to(2));
@@ -106,8 +106,6 @@ TEST_CASE("under 1f1b a stage holds as many micro-batches as there are stages fr
 namespace {
 
 struct PlainTarget final : Target {
-  Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
-  std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
   std::int64_t workspace_bytes(const Signature&) const override { return 0; }
 };
 

@@ -542,8 +542,8 @@ TEST_CASE("a thousand devices wait for the slowest of them") {
 TEST_CASE("products of experts take as long as the rows of their buffers that hold a choice") {
   const MachineModel gpu = machine("h100-sxm");
   const auto us = [&](std::int64_t rows, double filled) {
-    const TensorDesc x{DType::bf16, Shape{1, 8, rows, 2048}, {}}, choices{DType::i32, Shape{1, 8, rows}, {}},
-        weight{DType::bf16, Shape{8, 4096, 2048}, {}}, y{DType::bf16, Shape{1, 8, rows, 4096}, {}};
+    const TensorDesc x{DType::bf16, Shape{1, 8, rows, 2048}}, choices{DType::i32, Shape{1, 8, rows}},
+        weight{DType::bf16, Shape{8, 4096, 2048}}, y{DType::bf16, Shape{1, 8, rows, 4096}};
     return gpu_kernel(gpu,
                       {Op::expert_linear, {{"parts", std::int64_t{8}}, {"filled", filled}}, {x, choices, weight, y}})
         .us;

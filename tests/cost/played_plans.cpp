@@ -116,7 +116,7 @@ MachineModel round_machine() {
 }
 
 Signature kernel_of(std::int64_t elements) {
-  const TensorDesc tensor{DType::f32, Shape{elements}, Layout::row_major};
+  const TensorDesc tensor{DType::f32, Shape{elements}};
   return {Op::add, {}, {tensor, tensor, tensor}};
 }
 

@@ -63,10 +63,7 @@ Issued copy_in(std::int64_t bytes) {
 }
 
 const Signature kShort = kernel_of(1 << 24), kLong = kernel_of(1 << 28);
-const Signature kNorm{
-    Op::sum_squares,
-    {},
-    {TensorDesc{DType::f32, Shape{1 << 26}, Layout::row_major}, TensorDesc{DType::f64, Shape{1}, Layout::row_major}}};
+const Signature kNorm{Op::sum_squares, {}, {TensorDesc{DType::f32, Shape{1 << 26}}, TensorDesc{DType::f64, Shape{1}}}};
 
 void check_sums(const Prediction& prediction) {
   for (const RoleTimes& role : prediction.roles) CHECK(role.sum() == about(prediction.step_us));

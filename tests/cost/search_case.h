@@ -13,15 +13,11 @@ namespace trainer::tests {
 
 // A device without packed weights and workspaces.
 struct PlainTarget final : Target {
-  Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
-  std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
   std::int64_t workspace_bytes(const Signature&) const override { return 0; }
 };
 
 // Communication of three kinds beside each other, as on a GPU.
 struct StreamsTarget final : Target {
-  Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
-  std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
   std::int64_t workspace_bytes(const Signature&) const override { return 0; }
   int communication_streams() const override { return 3; }
 };

@@ -1,4 +1,4 @@
-// The products on AMX tiles and by vdpbf16ps, emulated and (the latter, where the processor has it) as they are,
+// The products on AMX tiles and by vdpbf16ps, emulated and, where the processor has them, as they are,
 // against the one by f32 multiply-adds, which linear_test.cpp holds to sums in f64.
 //
 // Tolerance: both round at f32 in different orders: eight times 2^-24 · √k · the size of a sum of k products of
@@ -9,14 +9,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "kernels/cpu/gemm/packed.h"
+#include "kernels/cpu/runtime/choose.h"
 #include "tests/kernels/kernel_runner.h"
 
 using namespace trainer;
 using namespace trainer::kernels;
 using namespace trainer::kernels::test;
+using namespace trainer::kernels::cpu;
 using namespace trainer::kernels::cpu::gemm;
-using cpu::Isa;
 
 namespace {
 
@@ -29,8 +32,9 @@ const Case kCases[] = {{1, 1, 1},     {1, 65, 7},    {7, 7, 1},      {65, 1, 7},
 /// Methods that make bf16 products of several steps at a time.
 std::vector<Method> bf16_methods() {
   std::vector<Method> methods{Method::emulated_tiles, Method::emulated_pairs};
-  if (const std::vector<Isa> all = isas(); std::ranges::find(all, Isa::avx512_bf16) != all.end())
-    methods.push_back(Method::pairs);
+  const std::vector<Isa> all = isas();
+  if (std::ranges::find(all, Isa::avx512_bf16) != all.end()) methods.push_back(Method::pairs);
+  if (std::ranges::find(all, Isa::amx) != all.end()) methods.push_back(Method::tiles);
   return methods;
 }
 
@@ -49,13 +53,13 @@ Buffer product(Problem p, Method method, int threads, std::int64_t elements, DTy
 TEST_CASE("tiles and pairs give the product of f32 multiply-adds") {
   for (const Case& z : kCases)
     for (Order a_order : {Order::rows, Order::columns})
-      for (Order b_order : {Order::rows, Order::columns, Order::strips})
+      for (Order b_order : {Order::rows, Order::columns})
         for (bool c_is_f32 : {true, false})
           for (bool adds : {false, true}) {
             const DType c = c_is_f32 ? DType::f32 : DType::bf16;
             const Buffer a = normals(DType::bf16, z.m * z.k, 1), b = normals(DType::bf16, z.k * z.n, 2),
                          bias = normals(DType::bf16, z.n, 3);
-            const Buffer before = normals(c, z.m * z.n, 4), strips(packed_bytes(z.k, z.n));
+            const Buffer before = normals(c, z.m * z.n, 4);
             Problem p{.m = z.m,
                       .n = z.n,
                       .k = z.k,
@@ -63,10 +67,6 @@ TEST_CASE("tiles and pairs give the product of f32 multiply-adds") {
                       .lda = a_order == Order::rows ? z.k : z.m,
                       .a_order = a_order};
             p.b = b.data(), p.ldb = b_order == Order::rows ? z.n : z.k, p.b_order = b_order;
-            if (b_order == Order::strips) {
-              pack({z.k, z.n, b.data(), z.k, Order::columns, strips.data()}, Isa::portable, 1);
-              p.b = strips.data();
-            }
             p.ldc = z.n, p.c_is_f32 = c_is_f32, p.bias = adds ? nullptr : bias.data(),
             p.addend = adds ? before.data() : nullptr;
             const Buffer expected = product(p, Method::widen, 1, z.m * z.n, c, false);
@@ -100,8 +100,11 @@ TEST_CASE(
       for (std::int64_t j = 0; j < z.n; ++j) by_rows.as<Bf16>()[p * z.n + j] = by_columns.as<Bf16>()[j * z.k + p];
     for (Isa isa : isas()) {
       const Buffer one(packed_bytes(z.k, z.n)), other(packed_bytes(z.k, z.n));
-      pack({z.k, z.n, by_columns.data(), z.k, Order::columns, one.data()}, isa, 2);
-      pack({z.k, z.n, by_rows.data(), z.n, Order::rows, other.data()}, isa, 1);
+      const auto pack = CHOOSE_BY_ISA(isa, pack_strips);
+      const std::int64_t strips = packed_strips(z.n), half = strips / 2;
+      pack({z.k, z.n, by_columns.data(), z.k, Order::columns, one.data()}, 0, half);
+      pack({z.k, z.n, by_columns.data(), z.k, Order::columns, one.data()}, half, strips);
+      pack({z.k, z.n, by_rows.data(), z.n, Order::rows, other.data()}, 0, strips);
       CHECK(one.same_bits(other));
       int wrong = 0;
       for (std::int64_t j = 0; j < packed_strips(z.n) * kStrip; ++j)
@@ -115,34 +118,34 @@ TEST_CASE(
   }
 }
 
-// A thread's chunk of rows (280 or 282) widens B as it goes, more rows take a B that is widened first: here the same
-// rows in products of 200 and in one. Of the last case B is over 16 MiB, so it is widened in groups of columns.
-TEST_CASE("B that is widened once gives the bits of B that is widened for every chunk of rows") {
-  for (const Case& z : {Case{600, 40, 70}, Case{300, 33, 300}, Case{283, 4300, 1100}})
+// A thread's chunk of rows (280, 282 or 256 to 512) prepares B as it goes, more rows take a B that is prepared first:
+// here the same rows in products of 200 and in one. Of the last case B is over 16 MiB where it is widened, so that is
+// done in groups of columns.
+TEST_CASE("B that is prepared once gives the bits of B that is prepared for every chunk of rows") {
+  for (const Case& z : {Case{600, 40, 70}, Case{300, 33, 300}, Case{283, 4300, 1100}, Case{1100, 270, 40}})
     for (const bool f32 : {true, false})
-      for (Order b_order : {Order::rows, Order::columns, Order::strips})
-        for (Isa isa : z.n > 1000 ? std::vector<Isa>{isas().back()} : isas()) {
-          if (f32 && b_order == Order::strips) continue;
+      for (Order b_order : {Order::rows, Order::columns}) {
+        std::vector<std::pair<Method, Isa>> ways;
+        for (Isa isa : z.n > 1000 ? std::vector<Isa>{isas().back()} : isas()) ways.emplace_back(Method::widen, isa);
+        if (!f32 && z.n <= 1000)
+          for (Method method : bf16_methods()) ways.emplace_back(method, isas().back());
+        for (const auto& [method, isa] : ways) {
           const DType dtype = f32 ? DType::f32 : DType::bf16;
           const Buffer a = normals(dtype, z.m * z.k, 1), b = normals(dtype, z.k * z.n, 2),
-                       bias = normals(dtype, z.n, 3), addend = normals(dtype, z.m * z.n, 4),
-                       strips(packed_bytes(z.k, z.n));
+                       bias = normals(dtype, z.n, 3), addend = normals(dtype, z.m * z.n, 4);
           Problem p{.m = z.m, .n = z.n, .k = z.k, .inputs_are_f32 = f32, .a = a.data(), .lda = z.k};
           p.b = b.data(), p.ldb = b_order == Order::rows ? z.n : z.k, p.b_order = b_order;
-          if (b_order == Order::strips) {
-            pack({z.k, z.n, b.data(), z.k, Order::columns, strips.data()}, isa, 1);
-            p.b = strips.data();
-          }
           p.ldc = z.n, p.c_is_f32 = f32, p.bias = bias.data(), p.addend = addend.data();
-          const auto into = [&](Buffer& c, std::int64_t row, std::int64_t rows, int threads) {
+          const auto into = [&, method = method, isa = isa](Buffer& c, std::int64_t row, std::int64_t rows,
+                                                            int threads) {
             Problem part = p;
             const std::int64_t size = size_of(dtype);
             part.m = rows;
             part.a = static_cast<const std::byte*>(p.a) + row * z.k * size;
             part.addend = static_cast<const std::byte*>(p.addend) + row * z.n * size;
             part.c = static_cast<std::byte*>(c.data()) + row * z.n * size;
-            const Buffer workspace(workspace_bytes(part, Method::widen, isa, threads));
-            run(part, Method::widen, isa, threads, workspace.data());
+            const Buffer workspace(workspace_bytes(part, method, isa, threads));
+            run(part, method, isa, threads, workspace.data());
           };
           Buffer expected(z.m * z.n * size_of(dtype));
           for (std::int64_t row = 0; row < z.m; row += 200)
@@ -154,11 +157,13 @@ TEST_CASE("B that is widened once gives the bits of B that is widened for every 
             CAPTURE(z.n);
             CAPTURE(f32);
             CAPTURE(int(b_order));
+            CAPTURE(int(method));
             CAPTURE(int(isa));
             CAPTURE(threads);
             CHECK(actual.same_bits(expected));
           }
         }
+      }
 }
 
 TEST_CASE("products of operands as they lie give the bits of those whose operands are copied") {
@@ -207,14 +212,9 @@ TEST_CASE("the product of a single row is that of f64, with any number of thread
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {31, 7}, {32, 64}, {33, 257}, {100, 96}, {70, 1700}})
     for (DType dtype : {DType::f32, DType::bf16})
       for (Isa isa : isas()) {
-        const Buffer a = normals(dtype, k, 1), b = normals(dtype, k * n, 2), bias = normals(dtype, n, 3),
-                     strips(packed_bytes(k, n));
+        const Buffer a = normals(dtype, k, 1), b = normals(dtype, k * n, 2), bias = normals(dtype, n, 3);
         Problem p{.m = 1, .n = n, .k = k, .inputs_are_f32 = dtype == DType::f32, .a = a.data(), .lda = k};
         p.b = b.data(), p.ldb = k, p.b_order = Order::columns, p.ldc = n, p.c_is_f32 = true, p.bias = bias.data();
-        if (dtype == DType::bf16) {
-          pack({k, n, b.data(), k, Order::columns, strips.data()}, isa, 1);
-          p.b = strips.data(), p.b_order = Order::strips;
-        }
         REQUIRE(method_for(p, isa) == Method::row);
         std::vector<float> first;
         for (int threads : {1, 3}) {

@@ -226,7 +226,7 @@ TEST_CASE("optimizers update in place as PyTorch does, whole or cut in slices") 
             const DType dtype = i >= c.in.size() ? DType::bf16 : c.integer[i] ? DType::i32 : DType::f32;
             const Shape shape = vector ? Shape{count} : c.in[i].shape;
             buffers.emplace_back(shape.elements() * size_of(dtype));
-            signature.operands.push_back({dtype, shape, Layout::row_major});
+            signature.operands.push_back({dtype, shape});
             if (i >= c.in.size()) continue;
             Tensor part(shape);
             for (std::int64_t e = 0; e < part.size(); ++e) part[e] = c.in[i][vector ? first + e : e];

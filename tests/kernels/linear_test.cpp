@@ -1,4 +1,4 @@
-// linear and its gradients against sums in f64, for dtypes, layouts, instruction sets, threads and odd shapes.
+// linear and its gradients against sums in f64, for dtypes, instruction sets, threads and odd shapes.
 //
 // Tolerance: an f32 sum of k random products is off by some 2^-24 · √k · √(Σ product²) (a random walk of roundings over
 // partial sums of that size); eight times that, and the rounding of the output.
@@ -8,7 +8,6 @@
 #include <string>
 
 #include "kernels/linear.h"
-#include "kernels/pack_weight.h"
 #include "tests/kernels/kernel_runner.h"
 
 using namespace trainer;
@@ -68,15 +67,6 @@ void for_each_context(Check check) {
     }
 }
 
-/// The weight of `signature` in the layout its kernel prefers.
-Buffer packed(const Buffer& weight, TensorDesc desc, Layout layout, const Context& context) {
-  Signature pack{Op::pack_weight, {}, {desc, desc}};
-  pack.operands[1].layout = layout;
-  Buffer out(CpuTarget(context).bytes(pack.operands[1]));
-  run(pack, context, {weight.data(), out.data()});
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("linear is the sum of products and the bias") {
@@ -96,20 +86,12 @@ TEST_CASE("linear is the sum of products and the bias") {
           Signature s{Op::linear, {{"bias", has_bias}}, {{c, {z.rows, z.in}}, {c, {z.out, z.in}}}};
           if (has_bias) s.operands.push_back({c, {z.out}});
           s.operands.push_back({c, {z.rows, z.out}});
-          for (bool pack : {false, true}) {
-            Buffer y(z.rows * z.out * size_of(c));
-            const Layout layout =
-                pack ? CpuTarget(context).preferred_layout(s, LinearOperands::weight) : Layout::row_major;
-            if (pack && layout == Layout::row_major) continue;
-            s.operands[LinearOperands::weight].layout = layout;
-            const Buffer packed_w = pack ? packed(w, {c, {z.out, z.in}}, layout, context) : Buffer(0);
-            std::vector<void*> operands{x.data(), pack ? packed_w.data() : w.data()};
-            if (has_bias) operands.push_back(bias.data());
-            operands.push_back(y.data());
-            run(s, context, operands);
-            CAPTURE(pack);
-            CHECK(misses(table, y, c) == 0);
-          }
+          Buffer y(z.rows * z.out * size_of(c));
+          std::vector<void*> operands{x.data(), w.data()};
+          if (has_bias) operands.push_back(bias.data());
+          operands.push_back(y.data());
+          run(s, context, operands);
+          CHECK(misses(table, y, c) == 0);
         });
       }
     }
@@ -128,18 +110,10 @@ TEST_CASE("the gradient of linear's input is dy W") {
       CAPTURE(z.str());
       CAPTURE(std::string(name_of(c)));
       for_each_context([&](const Context& context) {
-        Signature s{Op::linear_grad_input, {}, {{c, {z.rows, z.out}}, {c, {z.out, z.in}}, {c, {z.rows, z.in}}}};
+        const Signature s{Op::linear_grad_input, {}, {{c, {z.rows, z.out}}, {c, {z.out, z.in}}, {c, {z.rows, z.in}}}};
         Buffer dx(z.rows * z.in * size_of(c));
         run(s, context, {dy.data(), w.data(), dx.data()});
         CHECK(misses(table, dx, c) == 0);
-
-        const Layout layout = CpuTarget(context).preferred_layout(s, LinearGradInputOperands::weight);
-        if (layout == Layout::row_major) return;
-        s.operands[LinearGradInputOperands::weight].layout = layout;
-        const Buffer packed_w = packed(w, {c, {z.out, z.in}}, layout, context);
-        Buffer from_packed(z.rows * z.in * size_of(c));
-        run(s, context, {dy.data(), packed_w.data(), from_packed.data()});
-        CHECK(misses(table, from_packed, c) == 0);
       });
     }
 }
@@ -238,7 +212,7 @@ TEST_CASE("a partial linear has its bias where its origin is 0, and nowhere else
   }
 }
 
-TEST_CASE("linear gives the same bits again, on any number of threads, packed or not") {
+TEST_CASE("linear gives the same bits again, on any number of threads") {
   const Sizes z{130, 700, 200};
   for (DType c : {DType::f32, DType::bf16}) {
     const Buffer x = normals(c, z.rows * z.in, 1), w = normals(c, z.out * z.in, 2);
@@ -252,13 +226,6 @@ TEST_CASE("linear gives the same bits again, on any number of threads, packed or
         run(s, {isa, threads}, {x.data(), w.data(), again.data()});
         CHECK(again.same_bits(first));
       }
-      if (c == DType::f32) continue;
-      Signature with_packed = s;
-      with_packed.operands[1].layout = Layout::packed;
-      const Buffer packed_w = packed(w, {c, {z.out, z.in}}, Layout::packed, one);
-      Buffer again(z.rows * z.out * size_of(c));
-      run(with_packed, one, {x.data(), packed_w.data(), again.data()});
-      CHECK(again.same_bits(first));
     }
   }
 }

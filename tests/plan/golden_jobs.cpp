@@ -9,19 +9,9 @@
 namespace trainer::tests {
 namespace {
 
-// Stands for a CPU whose products pack the weights, in every dtype: its answers depend on no processor.
+// Stands for a CPU: its answers depend on no processor.
 class FixedCpu final : public Target {
  public:
-  Layout preferred_layout(const Signature& signature, int index) const override {
-    if (index != 1) return Layout::row_major;
-    return signature.op == Op::linear              ? Layout::packed
-           : signature.op == Op::linear_grad_input ? Layout::packed_transposed
-                                                   : Layout::row_major;
-  }
-  std::int64_t bytes(const TensorDesc& tensor) const override {
-    const std::int64_t more = tensor.layout == Layout::row_major ? 0 : 128;
-    return (tensor.bytes() + more + 63) / 64 * 64;
-  }
   std::int64_t workspace_bytes(const Signature& signature) const override {
     return signature.op == Op::linear_grad_weight ? 64 : signature.op == Op::attention ? 192 : 0;
   }

@@ -58,7 +58,7 @@ class Writer {
       attribute(value);
     }
     for (const TensorDesc& operand : signature.operands)
-      out_ << ' ' << name_of(operand.dtype) << ' ' << operand.shape.str() << ' ' << name_of(operand.layout);
+      out_ << ' ' << name_of(operand.dtype) << ' ' << operand.shape.str();
     out_ << '\n';
   }
 

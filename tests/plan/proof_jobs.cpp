@@ -13,18 +13,11 @@
 namespace trainer::tests {
 namespace {
 
-// Kernels that pack the weights of bf16 products and want some scratch memory.
+// Kernels that want some scratch memory.
 class SomeTarget final : public Target {
  public:
   explicit SomeTarget(int streams) : streams_(streams) {}
   int communication_streams() const override { return streams_; }
-  Layout preferred_layout(const Signature& signature, int index) const override {
-    if (index != 1 || signature.operands[1].dtype != DType::bf16) return Layout::row_major;
-    return signature.op == Op::linear              ? Layout::packed
-           : signature.op == Op::linear_grad_input ? Layout::packed_transposed
-                                                   : Layout::row_major;
-  }
-  std::int64_t bytes(const TensorDesc& tensor) const override { return (tensor.bytes() + 63) / 64 * 64; }
   std::int64_t workspace_bytes(const Signature& signature) const override {
     return signature.op == Op::linear_grad_weight ? 64 : 0;
   }

@@ -163,7 +163,6 @@ void dispatch(Op op, const Call& call) {
     case Op::cast:
     case Op::parameter:
     case Op::parameter_grad:
-    case Op::pack_weight:
       call.out[0].data = call.in[0].data;
       return;
     case Op::split:

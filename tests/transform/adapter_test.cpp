@@ -296,8 +296,6 @@ TEST_CASE("dropout of an adapter has a key of its own path, in training alone") 
 
 class NoEpilogues : public Target {
  public:
-  Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
-  std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
   std::int64_t workspace_bytes(const Signature&) const override { return 0; }
 };
 class Epilogues final : public NoEpilogues {

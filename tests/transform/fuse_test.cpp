@@ -21,8 +21,6 @@ using reference::Tensor;
 class TestTarget final : public Target {
  public:
   TestTarget(bool fuses_gelu, bool fuses_residual) : fuses_gelu_(fuses_gelu), fuses_residual_(fuses_residual) {}
-  Layout preferred_layout(const Signature&, int) const override { return Layout::row_major; }
-  std::int64_t bytes(const TensorDesc& tensor) const override { return tensor.bytes(); }
   std::int64_t workspace_bytes(const Signature&) const override { return 0; }
   bool fuses_gelu(DType) const override { return fuses_gelu_; }
   bool fuses_residual() const override { return fuses_residual_; }

@@ -1,6 +1,6 @@
 // Matrix products of the linear ops beside oneDNN's, in one run: each repetition times both, one after the other, so
-// that a noisy machine treats them alike. Random operands (zeros flatter every processor). Weights are packed before,
-// as in a step; oneDNN gets its own layout (`any`) before, too.
+// that a noisy machine treats them alike. Random operands (zeros flatter every processor). Weights are row-major, as in
+// a step; oneDNN gets them in a layout of its own (`any`), made before.
 //
 //   gemm_bench [--benchmark_filter=bf16] ; TRAINER_ISA lowers the instruction set, TRAINER_BENCH_THREADS sets the
 //   threads (2)
@@ -74,15 +74,6 @@ class Ours {
     const cpu::CpuTarget target(context);
     Signature s = c.signature();
     for (const TensorDesc& operand : s.operands) memory_.push_back(random_operand(operand.dtype, operand.elements()));
-    const Layout layout = target.preferred_layout(s, 1);
-    if (c.op != Op::linear_grad_weight && layout != Layout::row_major) {
-      Signature pack{Op::pack_weight, {}, {s.operands[1], s.operands[1]}};
-      s.operands[1].layout = pack.operands[1].layout = layout;
-      Memory packed = allocate(target.bytes(s.operands[1]));
-      void* operands[] = {memory_[1].get(), packed.get()};
-      cpu::prepare(pack, context)->run({.operands = operands});
-      memory_[1] = std::move(packed);
-    }
     workspace_ = allocate(target.workspace_bytes(s));
     kernel_ = cpu::prepare(s, context);
     for (const Memory& m : memory_) operands_.push_back(m.get());

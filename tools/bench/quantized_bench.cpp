@@ -75,15 +75,6 @@ class Product {
     const cpu::Context context{cpu::detect_isa(), num_threads()};
     const cpu::CpuTarget target(context);
     for (const TensorDesc& operand : s.operands) memory_.push_back(random_operand(operand));
-    const Layout layout = target.preferred_layout(s, 1);
-    if (layout != Layout::row_major) {
-      Signature pack{Op::pack_weight, {}, {s.operands[1], s.operands[1]}};
-      s.operands[1].layout = pack.operands[1].layout = layout;
-      Memory packed = allocate(target.bytes(s.operands[1]));
-      void* operands[] = {memory_[1].get(), packed.get()};
-      cpu::prepare(pack, context)->run({.operands = operands});
-      memory_[1] = std::move(packed);
-    }
     workspace_ = allocate(target.workspace_bytes(s));
     kernel_ = cpu::prepare(s, context);
     for (const Memory& m : memory_) operands_.push_back(m.get());

@@ -22,8 +22,7 @@ constexpr std::int64_t kMostElements = 12 << 20;  // of the largest operand of a
 
 const TensorDesc kLoss{DType::f64, {1}}, kScalar{DType::f32, {1}}, kScalars{DType::f32, {4}}, kCounter{DType::i32, {1}};
 
-TensorDesc values(DType c, const Shape& shape, Layout layout = Layout::row_major) { return {c, shape, layout}; }
-Layout packed_for(DType c, Layout layout) { return c == DType::bf16 ? layout : Layout::row_major; }
+TensorDesc values(DType c, const Shape& shape) { return {c, shape}; }
 
 // ---- Grids --------------------------------------------------------------------------------------------------------
 
@@ -98,15 +97,11 @@ Grid images(Effort effort) {
 Signature linear(DType c, const Sizes& s) {
   return {Op::linear,
           {{"bias", true}},
-          {values(c, {s[0], s[1]}), values(c, {s[2], s[1]}, packed_for(c, Layout::packed)), values(c, {s[2]}),
-           values(c, {s[0], s[2]})}};
+          {values(c, {s[0], s[1]}), values(c, {s[2], s[1]}), values(c, {s[2]}), values(c, {s[0], s[2]})}};
 }
 
 Signature linear_grad_input(DType c, const Sizes& s) {
-  return {Op::linear_grad_input,
-          {},
-          {values(c, {s[0], s[2]}), values(c, {s[2], s[1]}, packed_for(c, Layout::packed_transposed)),
-           values(c, {s[0], s[1]})}};
+  return {Op::linear_grad_input, {}, {values(c, {s[0], s[2]}), values(c, {s[2], s[1]}), values(c, {s[0], s[1]})}};
 }
 
 Make linear_grad_weight(bool bias, bool accumulate) {
@@ -285,12 +280,6 @@ Make cast(DType from, DType to) {
 }
 Signature zero(DType c, const Sizes& s) { return {Op::zero, {}, {values(c, {s[0]})}}; }
 Signature sum_squares(DType c, const Sizes& s) { return {Op::sum_squares, {}, {values(c, {s[0]}), kLoss}}; }
-Make pack_weight(Layout layout) {
-  return [=](DType, const Sizes& s) {
-    return Signature{
-        Op::pack_weight, {}, {values(DType::bf16, {s[0] / 128, 128}), values(DType::bf16, {s[0] / 128, 128}, layout)}};
-  };
-}
 
 Make optimizer(Op op, bool working) {
   return [=](DType, const Sizes& s) {
@@ -473,8 +462,6 @@ void add_step(Cases& cases, Effort effort) {
   for (DType c : {DType::f32, DType::bf16}) cases.add(cast(c, c), flat(effort), c);
   cases.add(cast(DType::f32, DType::bf16), flat(effort), DType::f32);
   cases.add(cast(DType::bf16, DType::f32), flat(effort), DType::bf16);
-  for (Layout layout : {Layout::packed, Layout::packed_transposed})
-    cases.add(pack_weight(layout), elements(effort), DType::bf16);
   for (bool working : {false, true}) {
     cases.add(optimizer(Op::adamw, working), flat(effort), DType::f32);
     for (Op op : {Op::sgd, Op::lion}) cases.add(optimizer(op, working), elements(effort), DType::f32);
@@ -521,7 +508,6 @@ std::vector<Signature> cases_from_memory(Effort effort, const std::vector<std::s
   for (Op op : {Op::silu_grad, Op::add, Op::mul, Op::glu}) cases.add(elementwise(op, 2), large);
   cases.add(elementwise(Op::glu_grad, 4), large);
   for (const Make& make : {Make(cross_entropy), Make(cross_entropy_grad)}) cases.add(make, crossed({256}, {256, 8192}));
-  for (Layout layout : {Layout::packed, Layout::packed_transposed}) cases.add(pack_weight(layout), large, DType::bf16);
   for (const Make& make : {Make(sum_squares), Make(optimizer(Op::adamw, false)), Make(optimizer(Op::adamw, true))})
     cases.add(make, large, DType::f32);
   return cases.take();

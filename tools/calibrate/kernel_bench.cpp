@@ -130,7 +130,6 @@ int fresh_of(const Signature& s) {
       return 1;
     case Op::zero:
     case Op::cast:
-    case Op::pack_weight:
     case Op::sum_squares:
     case Op::sgd:
     case Op::adam:
@@ -184,7 +183,7 @@ Prepared prepare(const Signature& signature, const kernels::cpu::Context& contex
   std::vector<std::int64_t> offsets;
   for (const TensorDesc& operand : signature.operands) {
     offsets.push_back(slot);
-    slot += aligned(target.bytes(operand));
+    slot += aligned(operand.bytes());
   }
   const std::int64_t slots =
       from_memory ? 1 : std::clamp<std::int64_t>(kRotation / std::max<std::int64_t>(slot, 1) + 1, 2, kMostSlots);
@@ -197,13 +196,13 @@ Prepared prepare(const Signature& signature, const kernels::cpu::Context& contex
     std::vector<void*>& operands = out.operands.emplace_back();
     for (std::size_t k = 0; k < offsets.size(); ++k) {
       operands.push_back(base + (static_cast<int>(k) == fresh_of(signature) ? 0 : i * slot) + offsets[k]);
-      fill(static_cast<std::byte*>(operands.back()), signature.operands[k], target.bytes(signature.operands[k]),
+      fill(static_cast<std::byte*>(operands.back()), signature.operands[k], signature.operands[k].bytes(),
            ids_of(signature));
     }
   }
   for (std::size_t k = 0; from_memory && k < offsets.size(); ++k)
     if (static_cast<int>(k) != fresh_of(signature))
-      out.cold.emplace_back(base + offsets[k], target.bytes(signature.operands[k]));
+      out.cold.emplace_back(base + offsets[k], signature.operands[k].bytes());
   return out;
 }
 

@@ -1,4 +1,4 @@
-// Matrix products of weights, and the packing of weights for them.
+// Matrix products of weights.
 #include "engine/core/records/define.h"
 
 namespace trainer::records {
@@ -17,9 +17,9 @@ OpRecord linear(Op op) {
   return {
       .op = op,
       .traits = {graph_file, costly, scratch},
-      .operands = {in("x", "c [..., in]"), param("weight", "c [out, in] (row-major or packed)"),
-                   param("bias", "c [out]", "bias"), in("residual", "c [..., out]", "residual"),
-                   out("y", "c [..., out]"), out("pre", "c [..., out]", {}, "pre")},
+      .operands = {in("x", "c [..., in]"), param("weight", "c [out, in]"), param("bias", "c [out]", "bias"),
+                   in("residual", "c [..., out]", "residual"), out("y", "c [..., out]"),
+                   out("pre", "c [..., out]", {}, "pre")},
       .attributes = {file(from(1, integer("out")), "size of the last dim of the output"), bias(true), tied(),
                      file({.name = "parallel",
                            .type = Type::choice,
@@ -33,9 +33,8 @@ OpRecord linear(Op op) {
 OpRecord linear_grad_input(Op op) {
   return {.op = op,
           .traits = {backward, scratch},
-          .operands = {in("dy", "c [..., out]"), param("weight", "c [out, in] (row-major or packed_transposed)"),
-                       in("pre", "c [..., in]", "gelu"), in("residual", "c [..., in]", "residual"),
-                       out("dx", "c [..., in]")},
+          .operands = {in("dy", "c [..., out]"), param("weight", "c [out, in]"), in("pre", "c [..., in]", "gelu"),
+                       in("residual", "c [..., in]", "residual"), out("dx", "c [..., in]")},
           .attributes = {flag("gelu", false), flag("residual", false), fp8()},
           .work = WorkClass::product};
 }
@@ -71,12 +70,6 @@ OpRecord quantized_linear_grad_input(Op op) {
           .work = WorkClass::product,
           .timed_as = "linear_grad_input",
           .note = "b blocks of 64 columns"};
-}
-
-OpRecord pack_weight(Op op) {
-  return {.op = op,
-          .operands = {in("weight", "c [out, in] row-major"), out("packed", "the same in a packed layout")},
-          .work = WorkClass::own};
 }
 
 }  // namespace trainer::records

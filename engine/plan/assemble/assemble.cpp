@@ -73,7 +73,6 @@ class Assembly {
 
   Role run() {
     emit_.make_units(common_.units[static_cast<std::size_t>(stage_)]);
-    // Before the step, which renews the packed weights that these read.
     if (options_.prompt != nullptr) sample(ProgramKind::prompt, *common_.prompt);
     if (options_.sample != nullptr) sample(ProgramKind::sample, *common_.sample);
     if (options_.train != nullptr) {
@@ -84,10 +83,7 @@ class Assembly {
       step(ProgramKind::step);
       if (options_.data->delays()) step(ProgramKind::step_averaging);
     }
-    const std::size_t packed = emit_.num_packed();
     if (options_.evaluate != nullptr) evaluate();
-    CHECK(options_.train == nullptr || packed == emit_.num_packed(),
-          "a program reads a packed weight that the step does not renew");
     if (options_.train != nullptr && options_.data->averages()) {
       const int parts = options_.data->parts();
       for (int part = 0; part < parts; ++part) bring_together(ProgramKind::average, &DataStrategy::average, part);
@@ -268,7 +264,6 @@ class Assembly {
     for (const Unit& unit : role_.units) {
       if (!unit.trained()) continue;
       options_.data->update(unit, step);
-      emit_.pack_unit(unit);
     }
   }
 
@@ -346,13 +341,10 @@ class Assembly {
     for (const Unit& unit : role_.units)
       if (unit.trained() && (part == kNone || common_.parts.at(unit.name) == part)) units.push_back(&unit);
     for (const Unit* unit : units) (options_.data->*how)(*unit, step);
-    for (const Unit* unit : units) {
-      step.renew_working(*unit);
-      emit_.pack_unit(*unit);
-    }
+    for (const Unit* unit : units) step.renew_working(*unit);
   }
 
-  // Working copies and packed weights from the masters.
+  // Working copies from the masters.
   void refresh() {
     emit_.begin_program(ProgramKind::refresh);
     const auto why = emit_.because({.phase = For::update});
@@ -361,7 +353,6 @@ class Assembly {
       if (options_.train != nullptr && unit.trained()) options_.data->begin(unit, step);
       step.renew_working(unit);
       if (unit.sharded() && unit.whole_working() >= 0) step.all_gather_working(unit, false);
-      emit_.pack_unit(unit);
     }
   }
 

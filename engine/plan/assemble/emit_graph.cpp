@@ -221,13 +221,6 @@ void Emitter::share(GraphMemory& memory, int micro_batch, int from, int to, cons
   for (ValueId id : values) memory.held(id, micro_batch, to) = memory.held(id, micro_batch, from);
 }
 
-// A parameter operand: the working copy, or its packed form where the kernel wants one.
-Region Emitter::weight(const GraphMemory& memory, ValueId id, Layout layout) {
-  if (layout == Layout::row_major) return region(memory, id, 0, 0);
-  return whole(
-      packed(memory.graph->value(id), memory.graph->local(id), *memory.places[static_cast<std::size_t>(id)], layout));
-}
-
 BufferId Emitter::output_buffer(GraphMemory& memory, NodeId id, int output, int micro_batch) {
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
@@ -318,13 +311,7 @@ const PreparedNode& Emitter::prepare(GraphMemory& memory, NodeId id) {
   const Graph& graph = *memory.graph;
   const Node& node = graph.nodes[static_cast<std::size_t>(id)];
   prepared.name = name(node.name);
-  prepared.layouts.assign(node.inputs.size(), Layout::row_major);
-  Signature signature = signature_of(graph, node);
-  for (std::size_t i = 0; i < node.inputs.size(); ++i)
-    if (graph.value(graph.storage(node.inputs[i])).kind == ValueKind::parameter)
-      prepared.layouts[i] = signature.operands[i].layout =
-          options_.target->preferred_layout(signature, static_cast<int>(i));
-  for (const OperandPlace& place : operand_places(signature))
+  for (const OperandPlace& place : operand_places(signature_of(graph, node)))
     if (place.def->role == OperandDef::Role::update) prepared.updated.push_back(place.first);
   return prepared;
 }
@@ -335,7 +322,6 @@ std::size_t Emitter::prepare(GraphMemory& memory, NodeId id, bool counts, bool a
   const std::size_t which = add ? 1 : 0;
   if (prepared.signatures[which] >= 0) return which;
   Signature signature = signature_of(*memory.graph, memory.graph->nodes[static_cast<std::size_t>(id)]);
-  for (std::size_t i = 0; i < prepared.layouts.size(); ++i) signature.operands[i].layout = prepared.layouts[i];
   if (counts) signature.attributes.set("accumulate", add);
   prepared.signatures[which] = signature_index(signature);
   prepared.workspaces[which] = options_.target->workspace_bytes(signature);
@@ -357,8 +343,7 @@ void Emitter::node(GraphMemory& memory, NodeId id, int micro_batch) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const ValueId input = node.inputs[i];
     const bool parameter = graph.value(graph.storage(input)).kind == ValueKind::parameter;
-    const Region at =
-        parameter ? weight(memory, input, prepared.layouts[i]) : region(memory, input, micro_batch, node.chunk);
+    const Region at = parameter ? region(memory, input, 0, 0) : region(memory, input, micro_batch, node.chunk);
     if (std::ranges::find(prepared.updated, static_cast<int>(i)) != prepared.updated.end())
       operands.emplace_back(Update{at});
     else

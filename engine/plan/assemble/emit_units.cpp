@@ -131,43 +131,7 @@ Region Emitter::strategy_copy(const Unit& unit, const std::string& text) {
 
 bool Emitter::has_working(const Unit& unit) const { return state(unit).working >= 0; }
 
-void Emitter::set_working(const Unit& unit, BufferId buffer) {
-  state(unit).working = buffer;
-  state(unit).packed.clear();
-}
-
-void Emitter::pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout,
-                   BufferId to) {
-  TensorDesc result = plain;
-  result.layout = layout;
-  const std::int64_t width = size_of(plain.dtype);
-  launch(parameter, {Op::pack_weight, {}, {plain, result}},
-         {Read{{states_[at.unit].working, at.offset * width, at.elements * width}}, Write{whole(to)}});
-}
-
-BufferId Emitter::packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout) {
-  const auto text = [&] { return value.name + "." + std::string(name_of(layout)); };
-  const auto bytes = [&] { return options_.target->bytes({plain.dtype, plain.shape, layout}); };
-  if (role_.units[at.unit].whole_working() < 0) {  // of a gathered copy: as long as that lives
-    const auto [found, added] = states_[at.unit].packed.try_emplace({at.tensor, layout}, -1);
-    if (added) {
-      found->second = buffer(text(), Category::workspace, bytes());
-      const Because packing = because(Provenance::Phase::gather, role_.units[at.unit]);
-      pack(plain, at, value.name, layout, found->second);
-    }
-    return found->second;
-  }
-  const auto [found, added] = packed_index_.try_emplace({at.unit, at.tensor, layout}, packed_.size());
-  if (added) packed_.push_back({value.name, layout, persistent(text(), Category::workspace, bytes()), at.unit, plain});
-  return packed_[found->second].buffer;
-}
-
-void Emitter::pack_unit(const Unit& unit) {
-  const Because packing = because(why_.phase, unit);
-  for (const Packed& packed : packed_)
-    if (&role_.units[packed.unit] == &unit)
-      pack(packed.plain, place(packed.parameter), packed.parameter, packed.layout, packed.buffer);
-}
+void Emitter::set_working(const Unit& unit, BufferId buffer) { state(unit).working = buffer; }
 
 // Its padding must not reach the norm, nor other ranks.
 BufferId Emitter::gradient(const Unit& unit) {

@@ -20,7 +20,7 @@ std::uint64_t hash_of(const Signature& signature) {
     hash = mix(hash, std::hash<Attribute>{}(value));
   }
   for (const TensorDesc& tensor : signature.operands) {
-    hash = mix(hash, static_cast<std::uint64_t>(tensor.dtype) * 8 + static_cast<std::uint64_t>(tensor.layout));
+    hash = mix(hash, static_cast<std::uint64_t>(tensor.dtype));
     for (std::int64_t size : tensor.shape.sizes()) hash = mix(hash, static_cast<std::uint64_t>(size));
   }
   return hash;
@@ -153,11 +153,11 @@ void Emitter::collective(const std::string& text, CollectiveKind kind, DType dty
 }
 
 void Emitter::zero(const std::string& text, const Region& region) {
-  launch(text, {Op::zero, {}, {TensorDesc{DType::u8, Shape{region.bytes}, Layout::row_major}}}, {Write{region}});
+  launch(text, {Op::zero, {}, {TensorDesc{DType::u8, Shape{region.bytes}}}}, {Write{region}});
 }
 
 void Emitter::copy(const std::string& text, DType dtype, const Region& from, const Region& to) {
-  const TensorDesc tensor{dtype, Shape{from.bytes / size_of(dtype)}, Layout::row_major};
+  const TensorDesc tensor{dtype, Shape{from.bytes / size_of(dtype)}};
   launch(text, {Op::cast, {}, {tensor, tensor}}, {Read{from}, Write{to}});
 }
 

@@ -31,7 +31,6 @@ struct ParameterPlace {
 /// A node's kernel, the same in every micro-batch.
 struct PreparedNode {
   NameId name = -1;                                ///< -1: not prepared
-  std::vector<Layout> layouts;                     ///< of its inputs
   std::array<std::int32_t, 2> signatures{-1, -1};  ///< that writes, that accumulates; -1: not asked for yet
   std::array<std::int64_t, 2> workspaces{};
   std::vector<int> updated{};  ///< inputs that it changes in place: states
@@ -121,10 +120,7 @@ class Emitter {
   /// Whole working copy, as it is now.
   bool has_working(const Unit& unit) const;
   BufferId working(const Unit& unit) const { return state(unit).working; }  ///< -1: there is none
-  void set_working(const Unit& unit, BufferId buffer);  ///< -1: gone, and with it what was packed of it
-  /// Renews the packed weights made from a persistent working copy.
-  void pack_unit(const Unit& unit);
-  std::size_t num_packed() const { return packed_.size(); }
+  void set_working(const Unit& unit, BufferId buffer);                      ///< -1: gone
   /// The whole gradient; made, its padding zeroed, at the first gradient that is written.
   BufferId gradient(const Unit& unit);
   /// Zeroes what no node has written yet: a schedule that splits the backward may leave parts to another reduction.
@@ -149,19 +145,11 @@ class Emitter {
   void share(GraphMemory& memory, int micro_batch, int from, int to, const std::vector<ValueId>& values);
 
  private:
-  struct Packed {
-    std::string parameter;
-    Layout layout;
-    BufferId buffer;
-    std::size_t unit;
-    TensorDesc plain;
-  };
   // What a unit has at this point of a program.
   struct UnitState {
     BufferId working = -1;
     BufferId gradient = -1;
-    std::vector<bool> written;                                  // of each tensor: its gradient holds a contribution
-    std::map<std::pair<std::size_t, Layout>, BufferId> packed;  // of a gathered copy: tensor and layout
+    std::vector<bool> written;  // of each tensor: its gradient holds a contribution
   };
 
   UnitState& state(const Unit& unit) { return states_[static_cast<std::size_t>(&unit - role_.units.data())]; }
@@ -180,12 +168,8 @@ class Emitter {
   NameId value_name(GraphMemory& memory, ValueId id);
   const PreparedNode& prepare(GraphMemory& memory, NodeId id);
   std::size_t prepare(GraphMemory& memory, NodeId id, bool counts, bool add);
-  Region weight(const GraphMemory& memory, ValueId id, Layout layout);
   BufferId state(const GraphState& state, const Value& value, std::int64_t bytes);
   BufferId scalar_in(const Graph& graph, ValueId id);
-  BufferId packed(const Value& value, const TensorDesc& plain, const ParameterPlace& at, Layout layout);
-  void pack(const TensorDesc& plain, const ParameterPlace& at, const std::string& parameter, Layout layout,
-            BufferId to);
   BufferId output_buffer(GraphMemory& memory, NodeId id, int output, int micro_batch);
   bool prepare_gradients(const GraphMemory& memory, const Node& node);
   void collective_node(GraphMemory& memory, NodeId id, int micro_batch);
@@ -201,9 +185,7 @@ class Emitter {
   std::vector<UnitState> states_;        // of each unit
   std::vector<Succession> successions_;  // of each buffer
   std::map<std::tuple<std::int32_t, NameId, int>, std::pair<std::int32_t, std::int32_t>>
-      lines_;                   // program, name, chunk: number, buffers so far
-  std::vector<Packed> packed_;  // of persistent working copies
-  std::map<std::tuple<std::size_t, std::size_t, Layout>, std::size_t> packed_index_;  // unit, tensor, layout
+      lines_;  // program, name, chunk: number, buffers so far
 };
 
 }  // namespace trainer

@@ -98,15 +98,6 @@ void Flow::declare() {
     if (const BufferId id = unit.working().region.buffer; id != master.buffer) unit_buffers_[id].push_back(index);
     declare_unit(index);
   }
-  for_each_launch(Op::pack_weight, [&](const Launch& launch) {
-    const Region &from = region_of(launch.operands[0]), &to = region_of(launch.operands[1]);
-    const auto unit = unit_buffers_.find(from.buffer);
-    if (role_.buffer(to.buffer).program >= 0 || unit == unit_buffers_.end()) return;
-    packed_[to.buffer] = {unit->second.front(), -1};
-    Facts facts;
-    declared_.update(address(from), address(from) + 1, [&](const Facts& of) { facts = of; });
-    declare(to, {{0, to.bytes, facts}});
-  });
   for (const State& state : role_.states) {
     Facts facts = Facts::all(Held::same(), state.spec.dtype());
     for (Axis axis : kAxes) facts.on(axis) = {state.spec.on(axis), state.spec.whole.rank()};
@@ -266,10 +257,6 @@ void Flow::finish_units() {
       if (record.working < std::max(newest, 0)) report_(last, "ends without gathering " + unit.name);
       newest = std::max(newest, record.working);
     }
-    for (const auto& [buffer, packed] : packed_)
-      if (packed.first == index && packed.second < std::max(newest, 0))
-        report_(last, "ends with packed weights " + role_.name(role_.buffer(buffer).name) +
-                          " that are older than the working copy");
   }
 }
 
@@ -337,11 +324,7 @@ void Flow::write(std::size_t i, const Region& region, FactRanges pieces) {
 
 void Flow::note_write(std::size_t i, const Region& region) {
   const auto found = unit_buffers_.find(region.buffer);
-  if (found == unit_buffers_.end()) {
-    if (const auto packed = packed_.find(region.buffer); packed != packed_.end())
-      packed->second.second = static_cast<std::int32_t>(i);
-    return;
-  }
+  if (found == unit_buffers_.end()) return;
   const auto meets = [&](const Region& other) {
     const std::int64_t a = address(region), b = address(other);
     return other.buffer == region.buffer && a < b + other.bytes && b < a + region.bytes;
@@ -382,7 +365,7 @@ void Flow::meet_loops() {
   if (found_.loop != nullptr && at_ == static_cast<std::size_t>(found_.loop->last)) leave_loop();
   if (found_.loop != nullptr || loops_met_ == program_.loops.size()) return;
   const Loop& next = program_.loops[loops_met_];
-  if (at_ == static_cast<std::size_t>(next.first)) found_ = {&next, memory_, units_, packed_, scalar_updates_};
+  if (at_ == static_cast<std::size_t>(next.first)) found_ = {&next, memory_, units_, scalar_updates_};
 }
 
 // A pass over a loop leaves the facts that it found, in the next parts of rings (loop.h).
@@ -410,7 +393,7 @@ void Flow::leave_loop() {
   const AddressMap<Facts> moved = after_pass(found_.memory, role_, program, rings, moved_by);
   if (!same_everywhere(moved, memory_, role_, rings, alike))
     report_(at_ - 1, "ends a pass that leaves bytes of another kind than it found");
-  if (found_.units != units_ || found_.packed != packed_ || found_.scalar_updates != scalar_updates_)
+  if (found_.units != units_ || found_.scalar_updates != scalar_updates_)
     report_(at_ - 1, "ends a pass that updates units");
   found_ = {};
   ++loops_met_;

@@ -161,11 +161,9 @@ class Flow {
   std::vector<std::int32_t> unit_layouts_;  // of each unit
   std::vector<UnitRecord> units_;
   std::map<BufferId, std::vector<std::size_t>> unit_buffers_;  // units whose master or working copy lies there
-  std::map<BufferId, std::pair<std::size_t, std::int32_t>>
-      packed_;                       // persistent packed weight: its unit, and when it was packed last
-  std::set<BufferId> kept_;          // buffers of slots that are kept off the device
-  std::set<BufferId> kept_weights_;  // those of them that passes read
-  std::set<BufferId> sums_;          // persistent copies that a later program takes for sums of what drifted apart
+  std::set<BufferId> kept_;                                    // buffers of slots that are kept off the device
+  std::set<BufferId> kept_weights_;                            // those of them that passes read
+  std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
   int scalar_updates_ = 0;
   std::vector<Facts> inputs_, outputs_;  // of the launch at hand
   // What the loop at hand found.
@@ -173,7 +171,6 @@ class Flow {
     const Loop* loop = nullptr;
     AddressMap<Facts> memory;
     std::vector<UnitRecord> units;
-    std::map<BufferId, std::pair<std::size_t, std::int32_t>> packed;
     int scalar_updates = 0;
   };
   Found found_;

@@ -47,7 +47,6 @@ void Flow::launch(std::size_t i, const Launch& launch) {
     case Op::zero:
       return write(i, region_of(launch.operands[0]), Facts::all(Held::zero(), std::nullopt));
     case Op::cast:
-    case Op::pack_weight:
       return copy(i, launch, signature);
     case Op::add:
       return add(i, launch, signature);
@@ -135,16 +134,13 @@ void Flow::graph_op(std::size_t i, const Launch& launch, const Signature& signat
   }
 }
 
-// The same elements in another dtype or layout.
+// The same elements, perhaps in another dtype.
 void Flow::copy(std::size_t i, const Launch& launch, const Signature& signature) {
   const TensorDesc &from = signature.operands[0], &to = signature.operands[1];
   const Region& region = region_of(launch.operands[0]);
   const bool cuts = from.dtype == to.dtype && cuts_whole(region);
-  FactRanges pieces = cuts ? cut(i, region, size_of(from.dtype)) : read(region);
-  if (signature.op == Op::pack_weight)
-    pieces = {{0, region_of(launch.operands[1]).bytes, uniform(region)}};
-  else
-    pieces = resized(std::move(pieces), size_of(from.dtype), size_of(to.dtype));
+  FactRanges pieces =
+      resized(cuts ? cut(i, region, size_of(from.dtype)) : read(region), size_of(from.dtype), size_of(to.dtype));
   const Region& out = region_of(launch.operands[1]);
   const std::int64_t home = signature.op == Op::cast ? home_of_copy(i, region) : -1;
   for (FactRange& piece : pieces) {

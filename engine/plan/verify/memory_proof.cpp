@@ -368,7 +368,7 @@ class MemoryProof {
     if (!own) report(i, "touches what is of another micro-batch");
   }
 
-  // A kernel touches what its signature says, not what the operands say. Packed operands have the size of their buffer.
+  // A kernel touches what its signature says, not what the operands say.
   void operands_fit(std::size_t i, const Launch& launch) {
     if (launch.signature < 0 || static_cast<std::size_t>(launch.signature) >= role_.signatures.size())
       return report(i, "names a signature that is not there");
@@ -381,15 +381,12 @@ class MemoryProof {
     for (std::size_t operand = 0; operand < launch.operands.size(); ++operand) {
       const TensorDesc& tensor = signature.operands[operand];
       const Region& region = region_of(launch.operands[operand]);
-      const bool packed = tensor.layout != Layout::row_major;
       if (!inside(region)) continue;  // reported with its accesses
       const std::int64_t address = role_.address(region, point_);
       if (const std::int64_t multiple = alignment_of(signature, tensor); address % multiple != 0)
         report(i, "gives operand " + std::to_string(operand) + " an address that is no multiple of " +
                       std::to_string(multiple));
-      const Buffer& buffer = role_.buffer(region.buffer);
-      const bool whole = buffer.parts() == 1 ? region.bytes == buffer.bytes : aligned(region.bytes) == buffer.stride;
-      if (packed ? !whole : region.bytes != tensor.bytes())
+      if (region.bytes != tensor.bytes())
         report(i, "gives operand " + std::to_string(operand) + " another size than its signature");
     }
   }

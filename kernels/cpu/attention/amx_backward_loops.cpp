@@ -1,6 +1,6 @@
 // attention_grad in bf16 on AMX tiles: the products and their order are those of backward_loops.cpp. Scores are
 // held by rows of queries, so that ds is an operand of dq as it lies; p and ds in words are operands of dvᵀ and dkᵀ,
-// which are summed transposed and turned once for each kv head. Run only on emulated tiles so far (gemm/tiles.h).
+// which are summed transposed and turned once for each kv head.
 #include "kernels/cpu/attention/amx.h"
 #include "kernels/cpu/attention/attention.h"
 

@@ -1,6 +1,6 @@
 // attention, forward, in bf16 on AMX tiles: online softmax over blocks of 64 keys, scores by rows of queries. Products
 // take a third of the time that the exponentials take; the scores of the next block are therefore issued before the
-// softmax of this one, and run under it. Run only on emulated tiles so far (gemm/tiles.h).
+// softmax of this one, and run under it.
 #include "kernels/cpu/attention/amx.h"
 #include "kernels/cpu/attention/attention.h"
 

@@ -10,16 +10,17 @@
 
 namespace trainer::kernels::cpu::gemm {
 
-/// The deepest block in k. Deeper ones would not leave L1 room for the rows that pass.
-inline constexpr int kMaxDepth = 256;
-
 /// What a method asks of its blocks.
 struct Rules {
-  std::int64_t panel_rows;   ///< rows of C that the innermost loop keeps in registers
-  std::int64_t step_grain;   ///< depths are multiples of it
-  std::int64_t rows;         ///< rows of A that share a block of B, at most; a multiple of panel_rows
-  std::int64_t panel_bytes;  ///< of panel_rows copied rows of A, a block deep
-  std::int64_t b_bytes;      ///< scratch for a block of B
+  std::int64_t panel_rows;    ///< rows of C that the innermost loop keeps in registers
+  std::int64_t depth;         ///< the deepest block in k: deeper ones leave L1 no room for the rows that pass
+  std::int64_t step_grain;    ///< depths are multiples of it
+  std::int64_t rows;          ///< rows of A that share a block of B, at most; a multiple of panel_rows
+  std::int64_t least_rows;    ///< fewer of them are not worth keeping all of their steps in L2
+  std::int64_t strips_for_a;  ///< strips of a piece that is cut by strips: A is copied for each piece again
+  std::int64_t panel_bytes;   ///< of panel_rows copied rows of A, `depth` deep
+  bool dense;                 ///< whether shallower blocks take less
+  std::int64_t b_bytes;       ///< scratch for a block of B
 };
 
 struct Blocking {

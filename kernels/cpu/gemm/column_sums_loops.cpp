@@ -1,4 +1,4 @@
-// Column sums, a few vectors of columns at a time down all the rows.
+// Column sums: rows are read from end to end, some at a time, and added to sums that stay in L1.
 #include "kernels/cpu/gemm/column_sums.h"
 #include "kernels/cpu/runtime/vec.h"
 
@@ -8,40 +8,47 @@ namespace {
 using gemm::ColumnSums;
 
 constexpr std::int64_t kRunOfRows = 64;
-constexpr int kVectors = 4;
+constexpr std::int64_t kTogether = 4;  // rows
+constexpr std::int64_t kGroup = 1024;  // columns
 
-/// The sums of kCount vectors of columns; get(i, v) gives vector v of row i.
-template <int kCount, typename Get>
-VEC_INLINE void sum_down(std::int64_t rows, Get get, F32 (&total)[kCount]) {
-  for (int v = 0; v < kCount; ++v) total[v] = F32{};
-  for (std::int64_t first = 0; first < rows; first += kRunOfRows) {
-    const std::int64_t last = first + kRunOfRows < rows ? first + kRunOfRows : rows;
-    F32 run[kCount]{};
-    for (std::int64_t i = first; i < last; ++i)
+/// sums[j] += from[0][j] + … + from[kRows - 1][j], one after the other.
+template <int kRows, typename From>
+VEC_INLINE void add_rows(const From* from, std::int64_t stride, std::int64_t columns, float* sums) {
+  for_each_vector(
+      0, columns, [&](std::int64_t j, auto get, auto put) __attribute__((always_inline)) {
+        F32 sum = get(sums + j);
 #pragma GCC unroll 4
-      for (int v = 0; v < kCount; ++v) run[v] += get(i, v);
-    for (int v = 0; v < kCount; ++v) total[v] += run[v];
+        for (int i = 0; i < kRows; ++i) sum += get(from + i * stride + j);
+        put(sums + j, sum);
+      });
+}
+
+void clear(float* sums, std::int64_t columns) {
+  for_each_vector(0, columns, [&](std::int64_t j, auto, auto put) { put(sums + j, F32{}); });
+}
+
+template <typename From, typename To>
+void sum_group(const ColumnSums& s, std::int64_t begin, std::int64_t columns) {
+  const From* from = static_cast<const From*>(s.from) + begin;
+  To* to = static_cast<To*>(s.to) + begin;
+  alignas(64) float total[kGroup], run[kGroup];
+  clear(total, columns);
+  for (std::int64_t first = 0; first < s.rows; first += kRunOfRows) {
+    const std::int64_t last = first + kRunOfRows < s.rows ? first + kRunOfRows : s.rows;
+    clear(run, columns);
+    std::int64_t i = first;
+    for (; i + kTogether <= last; i += kTogether) add_rows<kTogether>(from + i * s.columns, s.columns, columns, run);
+    for (; i < last; ++i) add_rows<1>(from + i * s.columns, s.columns, columns, run);
+    add_rows<1>(run, 0, columns, total);
   }
+  for_each_vector(0, columns, [&](std::int64_t j, auto get, auto put) {
+    put(to + j, s.accumulate ? get(total + j) + get(to + j) : get(total + j));
+  });
 }
 
 template <typename From, typename To>
 void sum_as(const ColumnSums& s, std::int64_t begin, std::int64_t end) {
-  const From* from = static_cast<const From*>(s.from);
-  To* to = static_cast<To*>(s.to);
-  std::int64_t j = begin;
-  for (; j + kVectors * kLanes <= end; j += kVectors * kLanes) {
-    F32 total[kVectors];
-    sum_down<kVectors>(
-        s.rows, [&](std::int64_t i, int v) { return load(from + i * s.columns + j + v * kLanes); }, total);
-    for (int v = 0; v < kVectors; ++v)
-      store(to + j + v * kLanes, s.accumulate ? total[v] + load(to + j + v * kLanes) : total[v]);
-  }
-  for_each_vector(j, end, [&](std::int64_t at, auto get, auto put) {
-    F32 total[1];
-    sum_down<1>(
-        s.rows, [&](std::int64_t i, int) { return get(from + i * s.columns + at); }, total);
-    put(to + at, s.accumulate ? total[0] + get(to + at) : total[0]);
-  });
+  for (; begin < end; begin += kGroup) sum_group<From, To>(s, begin, end - begin < kGroup ? end - begin : kGroup);
 }
 
 }  // namespace

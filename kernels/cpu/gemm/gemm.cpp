@@ -12,6 +12,7 @@
 #include "kernels/cpu/gemm/blocking.h"
 #include "kernels/cpu/gemm/column_sums.h"
 #include "kernels/cpu/gemm/direct_loops.h"
+#include "kernels/cpu/gemm/packed.h"
 #include "kernels/cpu/gemm/pairs_loops.h"
 #include "kernels/cpu/gemm/row_loops.h"
 #include "kernels/cpu/gemm/tiles_loops.h"
@@ -54,15 +55,9 @@ Blocking blocking_for(const Problem& problem, Method method, Isa isa, int thread
   return blocking_of(problem, rules, threads);
 }
 
-/// Bytes for packing B first; 0 if the method takes it as it lies.
-std::int64_t packing_bytes(const Problem& problem, Method method) {
-  const bool as_it_lies = method == Method::widen || problem.b_order == Order::strips;
-  return as_it_lies ? 0 : packed_bytes(problem.k, problem.n);
-}
-
 /// Whether C is so large that it would only push other things out of the caches, and lies so that it can be streamed.
 bool leaves_caches(const Problem& p) {
-  constexpr std::int64_t kLarge = 8 << 20;
+  constexpr std::int64_t kLarge = 1 << 20;
   const std::int64_t row_bytes = p.ldc * (p.c_is_f32 ? 4 : 2);
   return p.m * row_bytes >= kLarge && row_bytes % 64 == 0 && reinterpret_cast<std::uintptr_t>(p.c) % 64 == 0 &&
          p.addend != p.c;
@@ -125,25 +120,30 @@ void run_direct(const Problem& p, Isa isa, int threads, unsigned char* scratch) 
   });
 }
 
-// ---- B widened once
+// ---- B prepared once
 
-// Each chunk of rows of C needs B widened (widen_loops.cpp). Where there are several chunks B is widened once, before
-// the product, for as many columns at a time as `kWidenedBytes` holds.
+// Each chunk of rows of C needs the blocks of B widened (widen_loops.cpp) or packed (packed_blocks.h). Where there are
+// several chunks B is prepared once, before the product, for as many columns at a time as `kPreparedBytes` holds.
 
-constexpr std::int64_t kWidenedBytes = 16 << 20;
+constexpr std::int64_t kPreparedBytes = 16 << 20;
 constexpr std::int64_t kLeastColumns = 512;  // A is copied again for every group of columns
 
-/// Columns of B that are widened at a time before they are multiplied; 0: B is widened chunk by chunk.
-std::int64_t widened_columns(const Problem& problem, Method method, const Blocking& blocking) {
+/// Of `columns` columns of B, prepared.
+std::int64_t prepared_bytes(const Problem& problem, Method method, const Blocking& blocking, std::int64_t columns) {
+  return method == Method::widen ? widened_bytes(blocking, columns) : packed_bytes(problem.k, columns);
+}
+
+/// Columns of B that are prepared at a time before they are multiplied; 0: B is prepared block by block.
+std::int64_t prepared_columns(const Problem& problem, Method method, const Blocking& blocking) {
   const std::int64_t rows = divide_up(problem.m, blocking.row_parts),
                      chunks = blocking.row_parts * divide_up(rows, blocking.rows);
-  if (method != Method::widen || problem.quantized.blocks > 0 || chunks < 2) return 0;
-  const std::int64_t most = kWidenedBytes / widened_bytes(blocking, kStrip) * kStrip;
+  if (problem.quantized.blocks > 0 || chunks < 2) return 0;
+  const std::int64_t most = kPreparedBytes / prepared_bytes(problem, method, blocking, kStrip) * kStrip;
   if (most < std::min(problem.n, kLeastColumns)) return 0;
   return std::min(problem.n, round_up(divide_up(problem.n, divide_up(problem.n, most)), kStrip));
 }
 
-/// The product for the columns [column, column + columns). REQUIRES: `column` is a multiple of kStrip.
+/// The product for the columns [column, column + columns).
 Problem columns_of(const Problem& problem, std::int64_t column, std::int64_t columns) {
   const std::int64_t in = problem.inputs_are_f32 ? 4 : 2, out = problem.c_is_f32 ? 4 : 2;
   const auto from = [](const void* p, std::int64_t bytes) {
@@ -151,9 +151,7 @@ Problem columns_of(const Problem& problem, std::int64_t column, std::int64_t col
   };
   Problem part = problem;
   part.n = columns;
-  part.b = from(problem.b, problem.b_order == Order::rows      ? column * in
-                           : problem.b_order == Order::columns ? column * problem.ldb * in
-                                                               : column / kStrip * packed_strip_words(problem.k) * 4);
+  part.b = from(problem.b, column * (problem.b_order == Order::rows ? 1 : problem.ldb) * in);
   part.bias = from(problem.bias, column * in);
   part.addend = from(problem.addend, column * out);
   part.c = static_cast<unsigned char*>(problem.c) + column * out;
@@ -168,16 +166,26 @@ void run_blocked(const Problem& problem, Method method, Isa isa, int threads, un
   });
 }
 
-void run_widened(const Problem& given, std::int64_t columns, Isa isa, int threads, unsigned char* scratch) {
-  const auto widen = CHOOSE_BY_ISA(isa, widen_strips);
+void run_prepared(const Problem& given, std::int64_t columns, Method method, Isa isa, int threads,
+                  unsigned char* scratch) {
   for (std::int64_t column = 0; column < given.n; column += columns) {
     Problem problem = columns_of(given, column, std::min(columns, given.n - column));
-    const Blocking blocking = blocking_for(problem, Method::widen, isa, threads);
-    auto* const widened = reinterpret_cast<float*>(scratch);
-    parallel_ranges(packed_strips(problem.n), 1, threads,
-                    [&](std::int64_t begin, std::int64_t end) { widen(problem, blocking, begin, end, widened); });
-    problem.b = widened, problem.b_order = Order::blocks;
-    run_blocked(problem, Method::widen, isa, threads, scratch + widened_bytes(blocking, columns));
+    const Blocking blocking = blocking_for(problem, method, isa, threads);
+    if (method == Method::widen) {
+      const auto widen = CHOOSE_BY_ISA(isa, widen_strips);
+      auto* const widened = reinterpret_cast<float*>(scratch);
+      parallel_ranges(packed_strips(problem.n), 1, threads,
+                      [&](std::int64_t begin, std::int64_t end) { widen(problem, blocking, begin, end, widened); });
+      problem.b_order = Order::blocks;
+    } else {
+      const auto pack = CHOOSE_BY_ISA(isa, pack_strips);
+      const Packing packing{problem.k, problem.n, problem.b, problem.ldb, problem.b_order, scratch};
+      parallel_ranges(packed_strips(problem.n), 1, threads,
+                      [&](std::int64_t begin, std::int64_t end) { pack(packing, begin, end); });
+      problem.b_order = Order::strips;
+    }
+    problem.b = scratch;
+    run_blocked(problem, method, isa, threads, scratch + prepared_bytes(problem, method, blocking, columns));
   }
 }
 
@@ -205,45 +213,35 @@ void run_row(const Problem& problem, Isa isa, int threads, unsigned char* scratc
 
 Method method_for(const Problem& problem, Isa isa) {
   if (problem.quantized.blocks > 0) return Method::widen;
-  const bool as_it_lies = problem.b_order == (problem.inputs_are_f32 ? Order::columns : Order::strips);
-  if (problem.m == 1 && problem.a_order == Order::rows && as_it_lies) return Method::row;
+  if (problem.m == 1 && problem.a_order == Order::rows && problem.b_order == Order::columns) return Method::row;
   if (is_direct(problem, isa)) return Method::direct;
   if (problem.inputs_are_f32 || isa < Isa::avx512_bf16) return Method::widen;
   static const bool fast_pairs = has_fast_pairs();
   return isa >= Isa::amx ? Method::tiles : fast_pairs ? Method::pairs : Method::widen;
 }
 
-void pack(const Packing& packing, Isa isa, int threads) {
-  const auto loop = CHOOSE_BY_ISA(isa, pack_strips);
-  parallel_ranges(packed_strips(packing.n), 1, threads_for(packed_bytes(packing.k, packing.n), threads),
-                  [&](std::int64_t begin, std::int64_t end) { loop(packing, begin, end); });
-}
-
 std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads) {
   if (method == Method::row) return threads * row_scratch_bytes(problem);
   if (method == Method::direct) return direct_bytes(problem);
   const Blocking blocking = blocking_for(problem, method, isa, threads);
-  const std::int64_t columns = widened_columns(problem, method, blocking);
-  if (columns == 0) return packing_bytes(problem, method) + threads * blocking.thread_bytes();
+  const std::int64_t columns = prepared_columns(problem, method, blocking);
+  if (columns == 0) return threads * blocking.thread_bytes();
   std::int64_t bytes = 0;  // of a team, for any of the groups
   for (const std::int64_t n : {columns, problem.n % columns}) {
     Problem group = problem;
     group.n = n;
     if (n > 0) bytes = std::max(bytes, threads * blocking_for(group, method, isa, threads).thread_bytes());
   }
-  return widened_bytes(blocking, columns) + bytes;
+  return prepared_bytes(problem, method, blocking, columns) + bytes;
 }
 
 std::int64_t most_workspace_bytes(const Problem& problem, Isa isa, int threads) {
   Problem several = problem;
   several.m = std::max<std::int64_t>(2, problem.m);
   const Method of_all = method_for(several, isa), method = of_all == Method::direct ? Method::widen : of_all;
-  const std::int64_t widened =
-      method == Method::widen
-          ? std::min(kWidenedBytes, widened_bytes(blocking_for(several, method, isa, threads), problem.n))
-          : 0;
+  const std::int64_t prepared = prepared_bytes(problem, method, blocking_for(several, method, isa, threads), problem.n);
   const std::int64_t blocked =
-      packing_bytes(problem, method) + widened + threads * most_thread_bytes(problem, rules_of(method, isa));
+      std::min(kPreparedBytes, prepared) + threads * most_thread_bytes(problem, rules_of(method, isa));
   const std::int64_t direct = std::min(direct_bytes(several), problem.a_order == Order::rows ? kSmallB : kSmallC);
   return std::max({blocked, direct, threads * row_scratch_bytes(problem)});
 }
@@ -254,14 +252,8 @@ void run(const Problem& given, Method method, Isa isa, int threads, void* worksp
   auto* scratch = static_cast<unsigned char*>(workspace);
   if (method == Method::row) return run_row(problem, isa, threads, scratch);
   if (method == Method::direct) return run_direct(problem, isa, threads, scratch);
-  if (const std::int64_t bytes = packing_bytes(given, method)) {
-    pack({given.k, given.n, given.b, given.ldb, given.b_order, scratch}, isa, threads);
-    problem.b = scratch;
-    problem.b_order = Order::strips;
-    scratch += bytes;
-  }
-  const std::int64_t columns = widened_columns(problem, method, blocking_for(problem, method, isa, threads));
-  if (columns > 0) return run_widened(problem, columns, isa, threads, scratch);
+  const std::int64_t columns = prepared_columns(problem, method, blocking_for(problem, method, isa, threads));
+  if (columns > 0) return run_prepared(problem, columns, method, isa, threads, scratch);
   run_blocked(problem, method, isa, threads, scratch);
 }
 

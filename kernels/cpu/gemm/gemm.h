@@ -3,7 +3,6 @@
 // which has a method of its own, on the other sizes.
 #pragma once
 
-#include "kernels/cpu/gemm/packed.h"
 #include "kernels/cpu/gemm/problem.h"
 #include "kernels/cpu/runtime/isa.h"
 
@@ -15,9 +14,6 @@ namespace trainer::kernels::cpu::gemm {
 enum class Method : std::uint8_t { widen, direct, pairs, emulated_pairs, tiles, emulated_tiles, row };
 
 Method method_for(const Problem& problem, Isa isa);
-
-/// Packs a matrix (packed.h) on a team of `threads`.
-void pack(const Packing& packing, Isa isa, int threads);
 
 /// Bytes of workspace that `run` needs; a multiple of 64. Looks at sizes and orders only.
 std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads);

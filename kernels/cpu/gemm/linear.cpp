@@ -1,7 +1,7 @@
-// linear, its gradients, and pack_weight on the CPU: each a matrix product (gemm/) over views of the operands.
+// linear and its gradients on the CPU: each a matrix product (gemm/) over views of the operands.
 //
-//   y  = x·Wᵀ    A = x  by rows      B = W  by columns, or strips (packed)
-//   dx = dy·W    A = dy by rows      B = W  by rows, or strips (packed_transposed)
+//   y  = x·Wᵀ    A = x  by rows      B = W  by columns
+//   dx = dy·W    A = dy by rows      B = W  by rows
 //   dW = dyᵀ·x   A = dy by columns   B = x  by rows
 #include "kernels/linear.h"
 
@@ -10,7 +10,6 @@
 #include "kernels/cpu/gemm/column_sums.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/runtime/make_kernel.h"
-#include "kernels/pack_weight.h"
 
 namespace trainer::kernels::cpu {
 namespace {
@@ -35,15 +34,6 @@ void expect_same_dtype(const Signature& s, int first, int last) {
     if (desc(s, i).dtype != desc(s, first).dtype) refuse_dtypes(s, "one compute dtype for all but parameter gradients");
 }
 
-/// The order in which a weight stands as B, `plain` if it is row-major.
-Order weight_order(const Signature& s, int index, Order plain, Layout packed) {
-  const Layout layout = desc(s, index).layout;
-  if (layout == Layout::row_major) return plain;
-  CHECK(layout == packed && desc(s, index).dtype == DType::bf16,
-        describe(s) + ": this product takes " + std::string(name_of(packed)) + " bf16");
-  return Order::strips;
-}
-
 Problem linear_problem(const Signature& s) {
   using At = LinearOperands;
   const bool bias = flag(s, "bias"), residual = flag(s, "residual");
@@ -57,7 +47,7 @@ Problem linear_problem(const Signature& s) {
   if (residual) expect_operand(s, At::residual(bias), desc(s, y).dtype, desc(s, y).elements());
   p.inputs_are_f32 = p.c_is_f32 = is_f32(s, At::x);
   p.lda = p.k, p.ldb = p.k, p.ldc = p.n;
-  p.b_order = weight_order(s, At::weight, Order::columns, Layout::packed);
+  p.b_order = Order::columns;
   return p;
 }
 
@@ -74,7 +64,7 @@ Problem grad_input_problem(const Signature& s) {
   p.m = dy.rows(), p.k = dy[-1], p.n = desc(s, dx).shape[-1];
   p.inputs_are_f32 = p.c_is_f32 = is_f32(s, At::dy);
   p.lda = p.k, p.ldb = p.n, p.ldc = p.n;
-  p.b_order = weight_order(s, At::weight, Order::rows, Layout::packed_transposed);
+  p.b_order = Order::rows;
   return p;
 }
 
@@ -97,23 +87,6 @@ Problem grad_weight_problem(const Signature& s) {
 
 std::int64_t workspace_of(const Problem& problem, const Context& c) {
   return gemm::workspace_bytes(problem, gemm::method_for(problem, c.isa), c.isa, c.threads);
-}
-
-gemm::Packing packing_of(const Signature& s) {
-  using At = PackWeightOperands;
-  expect_operands(s, At::packed + 1);
-  const TensorDesc &weight = desc(s, At::weight), &packed = desc(s, At::packed);
-  if (weight.dtype != DType::bf16 || packed.dtype != DType::bf16) refuse_dtypes(s, "bf16");
-  CHECK(weight.layout == Layout::row_major && packed.layout != Layout::row_major,
-        describe(s) + ": packs row-major into a packed layout");
-  const std::int64_t out = weight.shape.rows(), in = weight.shape[-1];
-  gemm::Packing packing;
-  packing.ld = in;
-  if (packed.layout == Layout::packed)
-    packing.k = in, packing.n = out, packing.order = Order::columns;
-  else
-    packing.k = out, packing.n = in, packing.order = Order::rows;
-  return packing;
 }
 
 }  // namespace
@@ -161,15 +134,6 @@ Prepared prepare_linear_grad_weight(const Signature& s, const Context& c) {
   });
 }
 
-Prepared prepare_pack_weight(const Signature& s, const Context& c) {
-  return make_kernel([c, packing = packing_of(s)](const Call& call) {
-    gemm::Packing p = packing;
-    p.from = operand<void>(call, PackWeightOperands::weight);
-    p.to = operand<void>(call, PackWeightOperands::packed);
-    gemm::pack(p, c.isa, c.threads);
-  });
-}
-
 std::int64_t linear_workspace(const Signature& s, const Context& c) {
   switch (s.op) {
     case Op::linear:
@@ -181,18 +145,6 @@ std::int64_t linear_workspace(const Signature& s, const Context& c) {
     default:
       UNREACHABLE(describe(s) + " is no linear op");
   }
-}
-
-Layout linear_weight_layout(const Signature& s, int index) {
-  if (index != LinearOperands::weight || desc(s, index).dtype != DType::bf16) return Layout::row_major;
-  if (s.op == Op::linear) return Layout::packed;
-  return s.op == Op::linear_grad_input ? Layout::packed_transposed : Layout::row_major;
-}
-
-std::int64_t packed_weight_bytes(const TensorDesc& weight) {
-  CHECK(weight.dtype == DType::bf16, "only bf16 weights are packed");
-  const std::int64_t out = weight.shape.rows(), in = weight.shape[-1];
-  return weight.layout == Layout::packed ? gemm::packed_bytes(in, out) : gemm::packed_bytes(out, in);
 }
 
 }  // namespace trainer::kernels::cpu

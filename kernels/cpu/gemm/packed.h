@@ -1,7 +1,7 @@
 // The packed form of a bf16 matrix B[k, n], one for all instruction sets: strips of 32 columns; in a strip, a line for
 // each pair of steps (2p, 2p + 1) that holds the 32 columns' pairs side by side, 128 bytes. So `vdpbf16ps` and AMX
-// tiles (16 lines of 16 pairs) take it as it lies, and others split the pairs by a shift and a mask. Columns are padded
-// to whole strips and steps to multiples of 32 (a tile) with zeros.
+// tiles (16 lines of 16 pairs) take it as it lies. Columns are padded to whole strips and steps to multiples of 32 (a
+// tile) with zeros.
 #pragma once
 
 #include <cstdint>

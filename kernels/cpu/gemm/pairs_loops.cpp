@@ -3,7 +3,7 @@
 // is the same (blocking.h): a block of a strip of B lies in L1 in its packed form, the rows of A, copied, in L2.
 //
 //   block of A   [rows][kPairStride] words, each a pair of steps of a row; behind the last step 0
-//   block of B   [pairs][kStrip] words: where it lies, B is always packed
+//   block of B   [pairs][kStrip] words (packed_blocks.h)
 //
 // Two products are added one after the other, each rounded to nearest; denormals count as 0 (Intel SDM volume 2,
 // VDPBF16PS). A source compiled without the instruction does the same by multiply-adds: so the algorithm is tested on
@@ -11,7 +11,7 @@
 #include "kernels/cpu/gemm/pairs_loops.h"
 
 #include "kernels/cpu/gemm/finish.h"
-#include "kernels/cpu/gemm/pack_lines.h"
+#include "kernels/cpu/gemm/packed_blocks.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 
@@ -121,10 +121,11 @@ void copy_columns(const Bf16* a, std::int64_t lda, std::int64_t rows, std::int64
 struct Worker {
   const Problem& problem;
   const Blocking& blocking;
+  PackedBlocks block_of_b;
   std::uint32_t* a;
   float* c;
 
-  std::int64_t steps_of(std::int64_t block) const { return least(blocking.depth, problem.k - block * blocking.depth); }
+  std::int64_t steps_of(std::int64_t block) const { return block_of_b.steps_of(block); }
   std::uint32_t* block_of_a(std::int64_t block) const {
     return a + block % blocking.blocks_at_once * blocking.rows * kPairStride;
   }
@@ -138,18 +139,14 @@ struct Worker {
       copy_columns(from + step * problem.lda + row, problem.lda, rows, steps_of(block), block_of_a(block));
   }
 
-  const std::uint32_t* block_of_b(std::int64_t strip, std::int64_t block) const {
-    return static_cast<const std::uint32_t*>(problem.b) + strip * gemm::packed_strip_words(problem.k) +
-           block * blocking.depth / 2 * kStrip;
-  }
-
   /// sums (+)= block · strip in panels of `panel` rows; after the last block each goes to C at once.
   void multiply_block(std::int64_t row, std::int64_t rows, std::int64_t panel, std::int64_t strip, std::int64_t block,
-                      float* sums) const {
+                      float* sums, Ahead ahead) const {
     const std::uint32_t* b_block = block_of_b(strip, block);
-    const std::int64_t pairs = divide_up(steps_of(block), 2);
+    const std::int64_t pairs = divide_up(steps_of(block), 2), lines = divide_up(ahead.lines(), divide_up(rows, panel));
     for (std::int64_t i = 0; i < rows; i += panel) {
       const std::int64_t count = least(panel, rows - i);
+      ahead.ask(lines);
       multiply_for(count)(block_of_a(block) + i * kPairStride, b_block, pairs, sums + i * kStrip, block > 0);
       if (block + 1 == blocking.blocks) finish_rows<Bf16>(problem, sums + i * kStrip, row + i, count, strip);
     }
@@ -158,11 +155,16 @@ struct Worker {
   void rows_of_c(std::int64_t row, std::int64_t rows, const Part& part) const {
     const std::int64_t panel = divide_up(rows, divide_up(rows, kPanel));  // of equal size
     for (std::int64_t first = 0; first < blocking.blocks; first += blocking.blocks_at_once) {
-      const std::int64_t last = least(first + blocking.blocks_at_once, blocking.blocks);
-      for (std::int64_t block = first; block < last; ++block) copy_a(row, rows, block);
+      const std::int64_t end = least(first + blocking.blocks_at_once, blocking.blocks);
+      for (std::int64_t block = first; block < end; ++block) copy_a(row, rows, block);
       for (std::int64_t strip = part.strip; strip < part.strip_end; ++strip) {
         float* sums = c + (blocking.sums_wait() ? (strip - part.strip) * blocking.rows * kStrip : 0);
-        for (std::int64_t block = first; block < last; ++block) multiply_block(row, rows, panel, strip, block, sums);
+        for (std::int64_t block = first; block < end; ++block) {
+          const Ahead ahead = block + 1 < end              ? block_of_b.ahead_of(strip, block + 1)
+                              : strip + 1 < part.strip_end ? block_of_b.ahead_of(strip + 1, first)
+                                                           : Ahead();
+          multiply_block(row, rows, panel, strip, block, sums, ahead);
+        }
       }
     }
   }
@@ -171,8 +173,11 @@ struct Worker {
 }  // namespace
 
 void pairs_part(const Problem& problem, const Blocking& blocking, const Part& part, unsigned char* scratch) {
-  const Worker worker{problem, blocking, reinterpret_cast<std::uint32_t*>(scratch),
-                      reinterpret_cast<float*>(scratch + blocking.a_bytes)};
+  const Worker worker{problem,
+                      blocking,
+                      {problem, blocking, reinterpret_cast<std::uint32_t*>(scratch + blocking.a_bytes)},
+                      reinterpret_cast<std::uint32_t*>(scratch),
+                      reinterpret_cast<float*>(scratch + blocking.a_bytes + blocking.b_bytes)};
   const std::int64_t count = part.row_end - part.row, chunks = divide_up(count, blocking.rows);
   const std::int64_t chunk = chunks ? gemm::round_up(divide_up(count, chunks), kPanel) : 0;
   for (std::int64_t row = part.row; row < part.row_end; row += chunk)

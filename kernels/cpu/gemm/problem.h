@@ -16,8 +16,8 @@ constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a < b ? b :
 inline constexpr std::int64_t kStrip = 32;
 
 /// How the elements of an operand lie. A: `rows` has a(i, p) = a[i·lda + p], `columns` a[p·lda + i]. B: `rows` has
-/// b(p, j) = b[p·ldb + j], `columns` b[j·ldb + p], `strips` (bf16 only) is as packed.h says, `blocks` as widen_strips
-/// leaves it (widen_loops.h); ldb unused in both.
+/// b(p, j) = b[p·ldb + j], `columns` b[j·ldb + p]. As prepared by the product itself, with ldb unused: `strips` as
+/// pack_strips leaves them (packed.h), `blocks` as widen_strips does (widen_loops.h).
 enum class Order : std::uint8_t { rows, columns, strips, blocks };
 
 /// W [out, in] in parts (engine/core/quantized.h), which is B: by columns in x·Wᵀ, by rows in dy·W.
@@ -36,7 +36,7 @@ struct Problem {
   Order a_order = Order::rows;
   const void* b = nullptr;
   std::int64_t ldb = 0;
-  Order b_order = Order::strips;
+  Order b_order = Order::columns;
   QuantizedMatrix quantized{};  ///< in place of b and ldb
   void* c = nullptr;
   std::int64_t ldc = 0;

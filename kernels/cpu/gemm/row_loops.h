@@ -7,7 +7,7 @@ namespace trainer::kernels::cpu {
 
 /// Bytes of scratch of a part: a row of bf16 as f32.
 constexpr std::int64_t row_scratch_bytes(const gemm::Problem& problem) {
-  return problem.inputs_are_f32 ? 0 : gemm::round_up(problem.k * 4 + 64, 64);
+  return problem.inputs_are_f32 ? 0 : gemm::round_up(problem.k * 4, 64);
 }
 
 #define DECLARE_ROW(isa)                                                                                           \

@@ -1,4 +1,4 @@
-// Tiles: the eight AMX tile registers, each 16 rows of 64 bytes, and the four instructions the products need of them.
+// Tiles: the eight AMX tile registers, each 16 rows of 64 bytes, and the instructions the products need of them.
 // A source compiled for AMX gets the registers, any other the same in memory: so the algorithm above them is tested on
 // machines without AMX too. Source: Intel ISA Extensions reference, chapter 3 (TILELOADD, TDPBF16PS, TILESTORED).
 #pragma once
@@ -35,6 +35,11 @@ struct Tiles {
   static void load(const void* from, std::int64_t stride) {
     asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
   }
+  /// The same of what is not read again soon: it leaves the rest of L1 where it is.
+  template <int kTile>
+  static void load_once(const void* from, std::int64_t stride) {
+    asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
+  }
   template <int kTile>
   static void store(void* to, std::int64_t stride) {
     asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kTile) : "memory");
@@ -58,6 +63,10 @@ struct Tiles {
   template <int kTile>
   static void load(const void* from, std::int64_t stride) {
     for (int i = 0; i < 16; ++i) __builtin_memcpy(words[kTile][i], static_cast<const char*>(from) + i * stride, 64);
+  }
+  template <int kTile>
+  static void load_once(const void* from, std::int64_t stride) {
+    load<kTile>(from, stride);
   }
   template <int kTile>
   static void store(void* to, std::int64_t stride) {

@@ -6,14 +6,22 @@
 namespace trainer::kernels::cpu {
 namespace gemm {
 inline constexpr std::int64_t kTileRows = 32;  ///< of C in registers
+inline constexpr std::int64_t kTileDepth = 512;
 
 constexpr Rules tiles_rules() {
-  return {
-      .panel_rows = kTileRows, .step_grain = 32, .rows = 256, .panel_bytes = kTileRows * kMaxDepth * 2, .b_bytes = 0};
+  return {.panel_rows = kTileRows,
+          .depth = kTileDepth,
+          .step_grain = 32,
+          .rows = 640,
+          .least_rows = 256,
+          .strips_for_a = 48,
+          .panel_bytes = kTileRows * kTileDepth * 2,
+          .dense = true,
+          .b_bytes = kTileDepth / 2 * kStrip * 4};
 }
 }  // namespace gemm
 
-// Computes `part` of `problem`, whose inputs are bf16 and whose B is packed. REQUIRES: blocking.thread_bytes() of
+// Computes `part` of `problem`, whose inputs are bf16. REQUIRES: blocking.thread_bytes() of
 // scratch, 64-byte aligned.
 namespace amx {
 void tiles_part(const gemm::Problem& problem, const gemm::Blocking& blocking, const gemm::Part& part,

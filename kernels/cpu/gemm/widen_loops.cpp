@@ -9,9 +9,9 @@
 // Tried without gain: rows of A packed as panels (a transposition, and the rows are as fast), 12 rows in registers,
 // widening all rows before the first strip (up to 15% slower where C is narrow), prefetching whole panels.
 #include "kernels/cpu/gemm/widen_loops.h"
+#include "kernels/cpu/gemm/ahead.h"
 #include "kernels/cpu/gemm/b_block.h"
 #include "kernels/cpu/gemm/finish.h"
-#include "kernels/cpu/gemm/packed.h"
 #include "kernels/cpu/gemm/quantized_blocks.h"
 #include "kernels/cpu/gemm/transpose.h"
 #include "kernels/cpu/runtime/vec.h"
@@ -147,18 +147,6 @@ class ColumnsSide {
   float* to_;
 };
 
-/// `steps` of a packed strip: even steps in the lower halves of words, odd ones in the upper.
-void widen_pairs(const std::uint32_t* strip, std::int64_t steps, const BBlock& out) {
-  const U32 upper = splat_u32(0xFFFF0000u);
-  for (std::int64_t p = 0; p < steps; p += 2)
-    for (int j = 0; j < kStrip; j += kLanes) {
-      U32 pairs;
-      __builtin_memcpy(&pairs, strip + p / 2 * kStrip + j, sizeof pairs);
-      store(out.at(p, j), (F32)(pairs << 16));
-      store(out.at(p + 1, j), (F32)(pairs & upper));
-    }
-}
-
 /// `steps` of `columns` ≤ kStrip columns of B that lies by rows; the other columns become 0.
 template <typename T>
 void widen_plain(const T* b, std::int64_t ldb, std::int64_t columns, std::int64_t steps, const BBlock& out) {
@@ -196,31 +184,6 @@ void widen_turned(const T* b, std::int64_t ldb, std::int64_t columns, std::int64
 
 // ---- blocks
 
-/// What of B is widened next, line by line: asked for while the block before it is multiplied, because its rows are too
-/// far apart for the processor to foresee.
-class Ahead {
- public:
-  Ahead() = default;
-  Ahead(const void* from, std::int64_t stride, std::int64_t rows, std::int64_t row_bytes)
-      : from_(static_cast<const char*>(from)), stride_(stride), rows_(rows), row_bytes_(row_bytes) {}
-
-  std::int64_t lines() const { return rows_ * divide_up(row_bytes_, kLine); }
-
-  void ask(std::int64_t lines) {
-    for (; lines > 0 && rows_ > 0; --lines) {
-      __builtin_prefetch(from_ + at_, 0, 2);  // to L2
-      at_ += kLine;
-      if (at_ < row_bytes_) continue;
-      at_ = 0, --rows_, from_ += stride_;
-    }
-  }
-
- private:
-  static constexpr std::int64_t kLine = 64;
-  const char* from_ = nullptr;
-  std::int64_t stride_ = 0, rows_ = 0, row_bytes_ = 0, at_ = 0;
-};
-
 /// Rows of C that share the widened blocks of B, in panels of `panel` rows (the last may have fewer).
 struct Rows {
   std::int64_t begin, count, panel;
@@ -250,11 +213,7 @@ struct BlocksOfB {
       return problem.quantized.nf4 ? decode<true>(column, columns, step, steps_of(block), to)
                                    : decode<false>(column, columns, step, steps_of(block), to);
     const T* from = static_cast<const T*>(problem.b);
-    if (problem.b_order == Order::strips)
-      widen_pairs(static_cast<const std::uint32_t*>(problem.b) + strip * gemm::packed_strip_words(problem.k) +
-                      step / 2 * kStrip,
-                  steps_of(block), to);
-    else if (problem.b_order == Order::rows)
+    if (problem.b_order == Order::rows)
       widen_plain(from + step * problem.ldb + column, problem.ldb, columns, steps_of(block), to);
     else
       widen_turned(from + column * problem.ldb + step, problem.ldb, columns, steps_of(block), to);
@@ -265,11 +224,12 @@ struct BlocksOfB {
     return (strip * blocking.blocks + block) * blocking.depth * kStrip;
   }
 
+  /// What the block is made of, which is asked for while the block before it is multiplied.
   Ahead ahead_of(std::int64_t strip, std::int64_t block) const {
     constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
     if (problem.b_order == Order::blocks)
       return {static_cast<const float*>(problem.b) + place(strip, block), 0, 1, blocking.depth * kStrip * kFloat};
-    if (problem.quantized.blocks > 0 || problem.b_order == Order::strips) return {};  // read from end to end
+    if (problem.quantized.blocks > 0) return {};  // read from end to end
     const std::int64_t step = block * blocking.depth, column = strip * kStrip,
                        columns = least(kStrip, problem.n - column);
     const T* from = static_cast<const T*>(problem.b);

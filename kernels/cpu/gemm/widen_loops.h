@@ -20,18 +20,23 @@ DECLARE_WIDEN(avx512)
 #undef DECLARE_WIDEN
 
 namespace gemm {
+inline constexpr int kWidenDepth = 256;
 /// Floats from one row of a widened block of A to the next: the deepest block and a cache line, so that rows do not all
 /// fall into the same sets of L1.
-inline constexpr int kRowStride = kMaxDepth + 16;
+inline constexpr int kRowStride = kWidenDepth + 16;
 
 /// 14 × 2 of 32 AVX-512 registers, or 6 × 2 of 16 smaller ones, hold C. A panel of A by columns fills whole vectors: 16
 /// or 8; so does a block of B that is turned, in k.
 constexpr Rules widen_rules(bool has_avx512) {
   return {.panel_rows = has_avx512 ? 14 : 6,
+          .depth = kWidenDepth,
           .step_grain = 16,
           .rows = has_avx512 ? 280 : 282,
+          .least_rows = has_avx512 ? 280 : 282,
+          .strips_for_a = 12,
           .panel_bytes = (has_avx512 ? 16 : 8) * kRowStride * 4,
-          .b_bytes = kMaxDepth * kStrip * 4};
+          .dense = false,
+          .b_bytes = kWidenDepth * kStrip * 4};
 }
 
 /// Of `columns` columns of B in widened blocks: [strips][blocks][as b_block.h says].
