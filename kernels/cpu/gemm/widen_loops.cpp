@@ -119,18 +119,25 @@ class RowsSide {
   float* to_;
 };
 
-/// The same of A that lies by columns, of which `readable` ≥ rows may be read.
+/// The same of A that lies by columns, of which `readable` ≥ rows may be read. The processor does not foresee rows that
+/// are pages apart: each is asked for kAhead steps before it is read, the first ones of a panel during the panel before.
 template <typename T>
 class ColumnsSide {
  public:
   ColumnsSide(const T* from, std::int64_t lda, std::int64_t rows, std::int64_t readable, std::int64_t steps, float* to)
-      : from_(from), lda_(lda), left_(kSlot <= readable ? steps : 0), edge_(steps - left_), rows_(rows), to_(to) {}
+      : from_(from), lda_(lda), left_(kSlot <= readable ? steps : 0), edge_(steps - left_), rows_(rows), to_(to) {
+    next_ = from + rows;
+    ahead_ = kAhead < steps ? from + kAhead * lda : next_;
+    ahead_left_ = kAhead < steps ? steps - kAhead : 0;
+  }
 
   [[gnu::always_inline]] void step() {
     if (left_ <= 0) return;
 #pragma GCC unroll 2
     for (int j = 0; j < kSlot; j += kLanes) store(to_ + j, load(from_ + j));
-    __builtin_prefetch(from_ + kAhead * lda_);
+    __builtin_prefetch(ahead_ + kSlot - 1);  // the panel before has touched the line where it begins
+    ahead_ += lda_;
+    if (--ahead_left_ == 0) ahead_ = next_;
     --left_, from_ += lda_, to_ += kSlot;
   }
   void finish() {
@@ -140,11 +147,13 @@ class ColumnsSide {
   }
 
  private:
-  static constexpr std::int64_t kAhead = 48;  // steps; the processor does not foresee rows that are pages apart
+  static constexpr std::int64_t kAhead = 48;
   const T* from_;
   std::int64_t lda_, left_, edge_,
       rows_;  ///< steps left by whole vectors, and, at the edge of A, by the rows there are
   float* to_;
+  const T *ahead_, *next_;  ///< what is asked for, and the panel behind this one
+  std::int64_t ahead_left_;
 };
 
 /// `steps` of `columns` ≤ kStrip columns of B that lies by rows; the other columns become 0.
