@@ -1,4 +1,4 @@
-// Chooses the method, packs B where that wants it packed and it is not, and cuts the work over the team.
+// Chooses the method, prepares B once where several chunks of rows need it, and cuts the work over the team.
 #include "kernels/cpu/gemm/gemm.h"
 
 #include <algorithm>

@@ -120,7 +120,8 @@ class RowsSide {
 };
 
 /// The same of A that lies by columns, of which `readable` ≥ rows may be read. The processor does not foresee rows that
-/// are pages apart: each is asked for kAhead steps before it is read, the first ones of a panel during the panel before.
+/// are pages apart: each is asked for kAhead steps before it is read, the first ones of a panel during the panel
+/// before.
 template <typename T>
 class ColumnsSide {
  public:
