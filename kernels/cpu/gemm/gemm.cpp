@@ -55,11 +55,26 @@ Blocking blocking_for(const Problem& problem, Method method, Isa isa, int thread
   return blocking_of(problem, rules, threads);
 }
 
+/// AMD's processors issue vdpbf16ps as often as f32 multiply-adds, and their L3 is near; Intel's every second cycle, and
+/// theirs is hardly faster than memory.
+bool is_amd() {
+#if defined(__x86_64__)
+  static const bool amd = [] {
+    unsigned highest = 0, name[3]{};
+    __cpuid(0, highest, name[0], name[2], name[1]);
+    return std::memcmp(name, "AuthenticAMD", sizeof name) == 0;
+  }();
+  return amd;
+#else
+  return false;
+#endif
+}
+
 /// Whether C is so large that it would only push other things out of the caches, and lies so that it can be streamed.
+/// Measured in whole steps.
 bool leaves_caches(const Problem& p) {
-  constexpr std::int64_t kLarge = 1 << 20;
-  const std::int64_t row_bytes = p.ldc * (p.c_is_f32 ? 4 : 2);
-  return p.m * row_bytes >= kLarge && row_bytes % 64 == 0 && reinterpret_cast<std::uintptr_t>(p.c) % 64 == 0 &&
+  const std::int64_t large = is_amd() ? 8 << 20 : 1 << 20, row_bytes = p.ldc * (p.c_is_f32 ? 4 : 2);
+  return p.m * row_bytes >= large && row_bytes % 64 == 0 && reinterpret_cast<std::uintptr_t>(p.c) % 64 == 0 &&
          p.addend != p.c;
 }
 
@@ -189,17 +204,6 @@ void run_prepared(const Problem& given, std::int64_t columns, Method method, Isa
   }
 }
 
-/// Whether the processor issues vdpbf16ps as often as f32 multiply-adds: AMD's do, Intel's every second cycle.
-bool has_fast_pairs() {
-#if defined(__x86_64__)
-  unsigned highest = 0, name[3]{};
-  __cpuid(0, highest, name[0], name[2], name[1]);
-  return std::memcmp(name, "AuthenticAMD", sizeof name) == 0;
-#else
-  return false;
-#endif
-}
-
 void run_row(const Problem& problem, Isa isa, int threads, unsigned char* scratch) {
   const auto loop = CHOOSE_BY_ISA(isa, row_part);
   const std::int64_t bytes = problem.n * problem.k * (problem.inputs_are_f32 ? 4 : 2);
@@ -216,8 +220,7 @@ Method method_for(const Problem& problem, Isa isa) {
   if (problem.m == 1 && problem.a_order == Order::rows && problem.b_order == Order::columns) return Method::row;
   if (is_direct(problem, isa)) return Method::direct;
   if (problem.inputs_are_f32 || isa < Isa::avx512_bf16) return Method::widen;
-  static const bool fast_pairs = has_fast_pairs();
-  return isa >= Isa::amx ? Method::tiles : fast_pairs ? Method::pairs : Method::widen;
+  return isa >= Isa::amx ? Method::tiles : is_amd() ? Method::pairs : Method::widen;
 }
 
 std::int64_t workspace_bytes(const Problem& problem, Method method, Isa isa, int threads) {
