@@ -55,8 +55,8 @@ Blocking blocking_for(const Problem& problem, Method method, Isa isa, int thread
   return blocking_of(problem, rules, threads);
 }
 
-/// AMD's processors issue vdpbf16ps as often as f32 multiply-adds, and their L3 is near; Intel's every second cycle, and
-/// theirs is hardly faster than memory.
+/// AMD's processors issue vdpbf16ps as often as f32 multiply-adds, and their L3 is near; Intel's every second cycle,
+/// and theirs is hardly faster than memory.
 bool is_amd() {
 #if defined(__x86_64__)
   static const bool amd = [] {
