@@ -135,7 +135,7 @@ enum class ProgramKind : std::uint8_t {
   average,         ///< ranks that train apart come together
   settle,          ///< ends an average that is under way
   swap,            ///< of what ranks agreed on last with what each has: before and after evaluating and saving
-  refresh,         ///< working copies and packed weights from masters that were set from outside
+  refresh,         ///< working copies from masters that were set from outside
 };
 std::string_view name_of(ProgramKind kind);
 constexpr bool makes_step(ProgramKind kind) { return kind == ProgramKind::step || kind == ProgramKind::step_averaging; }

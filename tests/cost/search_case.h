@@ -11,7 +11,7 @@
 
 namespace trainer::tests {
 
-// A device without packed weights and workspaces.
+// A device without workspaces.
 struct PlainTarget final : Target {
   std::int64_t workspace_bytes(const Signature&) const override { return 0; }
 };

@@ -123,7 +123,7 @@ TEST_CASE("a process takes the memory its plan says") {
                                       "model.with.layers=3", "precision.compute=bf16"})) == 0);
   double planned = 0, resident = 0;
   std::istringstream(contents_of(job + ".memory")) >> planned >> resident;
-  CHECK(planned > 150e6);  // 8 million parameters: master, working copy, gradient, two states, packed weights
+  CHECK(planned > 150e6);  // 8 million parameters: master, working copy, gradient, two states
   CHECK(resident < 1.1 * planned + 200e6);
   CHECK(resident > 0.9 * planned);  // all of it is used
 

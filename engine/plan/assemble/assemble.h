@@ -14,7 +14,7 @@ namespace trainer {
 /// `optimizers`, and "step" i32 in, "metrics" f32 {factor, loss_scale, grad_norm, loss} out. Of evaluate: the fields of
 /// the batch in, "evaluation" f64 {loss sum, count, right answers} out. Of both, where the loss has them: "figures" f64
 /// out, the sums over all ranks. Of sample and prompt: the graph's inputs in, and "position" i32 where it has one,
-/// "logits" out in the compute dtype. `refresh` makes working copies and packed weights from the master weights; it
+/// "logits" out in the compute dtype. `refresh` makes working copies from the master weights; it
 /// runs after they were set from outside.
 Plan assemble(const AssembleOptions& options);
 

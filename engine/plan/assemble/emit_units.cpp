@@ -1,4 +1,4 @@
-// What a stage holds of its units: their slots, working copies, packed weights and gradients.
+// What a stage holds of its units: their slots, working copies and gradients.
 #include <algorithm>
 #include <utility>
 

@@ -27,7 +27,7 @@ namespace trainer {
 ///    gathers are of slices, the dtype is that of the bytes, somebody reads what it brings; every kernel finds its
 ///    operands cut over the ranks in a way that its op can work on (facts.h);
 ///  - after every program each parameter and state lies over the ranks as its unit says, the same where it is to be the
-///    same, its working and packed copies no older than itself; a step updates each unit once, with gradients summed
+///    same, its working copy no older than itself; a step updates each unit once, with gradients summed
 ///    over all that share it, and reports numbers that all ranks agree on (flow.h). Of a plan that lets ranks drift
 ///    apart (Plan::drifts) the last two hold along the data axes for what `average` leaves.
 std::vector<std::string> violations(const Plan& plan);
