@@ -2,7 +2,7 @@
 // by one into scratch, which the innermost loop then finds in L1.
 #pragma once
 
-#include "kernels/cpu/gemm/ahead.h"
+#include "kernels/cpu/gemm/block_order.h"
 #include "kernels/cpu/gemm/blocking.h"
 #include "kernels/cpu/gemm/pack_lines.h"
 
@@ -14,11 +14,9 @@ struct PackedBlocks {
   const gemm::Blocking& blocking;
   std::uint32_t* scratch;  ///< of one block
 
-  std::int64_t steps_of(std::int64_t block) const {
-    return gemm::least(blocking.depth, problem.k - block * blocking.depth);
-  }
+  std::int64_t steps(std::int64_t block) const { return steps_of(problem, blocking, block); }
   /// Pairs of steps of a block, in whole tiles; behind the last step of B they are 0.
-  std::int64_t lines_of(std::int64_t block) const { return gemm::packed_steps(steps_of(block)) / 2; }
+  std::int64_t lines_of(std::int64_t block) const { return gemm::packed_steps(steps(block)) / 2; }
 
   /// [lines_of(block)][kStrip] words.
   const std::uint32_t* operator()(std::int64_t strip, std::int64_t block) const {
@@ -31,17 +29,9 @@ struct PackedBlocks {
 
   /// What the block is read from.
   Ahead ahead_of(std::int64_t strip, std::int64_t block) const {
-    constexpr auto kSize = static_cast<std::int64_t>(sizeof(Bf16));
-    const std::int64_t step = block * blocking.depth, column = strip * gemm::kStrip,
-                       columns = gemm::least(gemm::kStrip, problem.n - column);
-    if (problem.b_order == gemm::Order::strips) {
-      const std::int64_t line_bytes = gemm::kStrip * static_cast<std::int64_t>(sizeof(std::uint32_t));
-      return {packed(strip, step / 2), 0, 1, lines_of(block) * line_bytes};
-    }
-    const Bf16* b = static_cast<const Bf16*>(problem.b);
-    if (problem.b_order == gemm::Order::rows)
-      return {b + step * problem.ldb + column, problem.ldb * kSize, steps_of(block), columns * kSize};
-    return {b + column * problem.ldb + step, problem.ldb * kSize, columns, steps_of(block) * kSize};
+    if (problem.b_order != gemm::Order::strips) return ahead_of_plain<Bf16>(problem, blocking, strip, block);
+    const std::int64_t line_bytes = gemm::kStrip * static_cast<std::int64_t>(sizeof(std::uint32_t));
+    return {packed(strip, block * blocking.depth / 2), 0, 1, lines_of(block) * line_bytes};
   }
 
  private:

@@ -125,7 +125,7 @@ struct Worker {
   std::uint32_t* a;
   float* c;
 
-  std::int64_t steps_of(std::int64_t block) const { return block_of_b.steps_of(block); }
+  std::int64_t steps_of(std::int64_t block) const { return block_of_b.steps(block); }
   std::uint32_t* block_of_a(std::int64_t block) const {
     return a + block % blocking.blocks_at_once * blocking.rows * kPairStride;
   }
@@ -154,19 +154,14 @@ struct Worker {
 
   void rows_of_c(std::int64_t row, std::int64_t rows, const Part& part) const {
     const std::int64_t panel = divide_up(rows, divide_up(rows, kPanel));  // of equal size
-    for (std::int64_t first = 0; first < blocking.blocks; first += blocking.blocks_at_once) {
-      const std::int64_t end = least(first + blocking.blocks_at_once, blocking.blocks);
-      for (std::int64_t block = first; block < end; ++block) copy_a(row, rows, block);
-      for (std::int64_t strip = part.strip; strip < part.strip_end; ++strip) {
-        float* sums = c + (blocking.sums_wait() ? (strip - part.strip) * blocking.rows * kStrip : 0);
-        for (std::int64_t block = first; block < end; ++block) {
-          const Ahead ahead = block + 1 < end              ? block_of_b.ahead_of(strip, block + 1)
-                              : strip + 1 < part.strip_end ? block_of_b.ahead_of(strip + 1, first)
-                                                           : Ahead();
+    for_each_block(
+        blocking, part, block_of_b, c,
+        [&](std::int64_t first, std::int64_t end) {
+          for (std::int64_t block = first; block < end; ++block) copy_a(row, rows, block);
+        },
+        [&](std::int64_t strip, std::int64_t block, float* sums, const Ahead& ahead) {
           multiply_block(row, rows, panel, strip, block, sums, ahead);
-        }
-      }
-    }
+        });
   }
 };
 

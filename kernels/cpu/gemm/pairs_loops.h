@@ -5,9 +5,9 @@
 
 namespace trainer::kernels::cpu {
 namespace gemm {
+inline constexpr int kPairsDepth = 256;
 /// Words (pairs of bf16) from one copied row of A to the next: the deepest block and a cache line, so that rows do not
 /// all fall into the same sets of L1.
-inline constexpr int kPairsDepth = 256;
 inline constexpr int kPairStride = kPairsDepth / 2 + 16;
 
 /// 14 × 2 of 32 registers hold C.

@@ -3,15 +3,14 @@
 #include "kernels/cpu/gemm/row_loops.h"
 
 #include "kernels/cpu/gemm/finish.h"
-#include "kernels/cpu/runtime/vec.h"
+#include "kernels/cpu/runtime/vec_stream.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
 
 using gemm::kStrip;
 
-constexpr int kTogether = 4;           // columns at a time
-constexpr std::int64_t kAhead = 1024;  // bytes of each column asked for before they are read
+constexpr int kTogether = 4;  // columns at a time
 
 /// Products of x with kCount neighbouring rows of a weight.
 template <int kCount, typename T>
@@ -23,8 +22,8 @@ void dot_rows(const float* x, const T* w, std::int64_t ld, std::int64_t k, float
 #pragma GCC unroll 4
     for (int r = 0; r < kCount; ++r) {
       const T* const row = w + r * ld + i;
-      __builtin_prefetch(reinterpret_cast<const char*>(row) + kAhead);
-      if constexpr (2 * kLanes * sizeof(T) > 64) __builtin_prefetch(reinterpret_cast<const char*>(row) + kAhead + 64);
+      ask_ahead(row);
+      if constexpr (2 * kLanes * sizeof(T) > 64) ask_ahead(row + kLanes);
       sums[r][0] = fma(a, load(row), sums[r][0]);
       sums[r][1] = fma(b, load(row + kLanes), sums[r][1]);
     }

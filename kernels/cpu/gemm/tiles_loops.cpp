@@ -146,7 +146,7 @@ struct Worker {
     const Bf16* from = static_cast<const Bf16*>(problem.a) + (problem.a_order == Order::rows
                                                                   ? row * problem.lda + block * blocking.depth
                                                                   : block * blocking.depth * problem.lda + row);
-    const std::int64_t steps = block_of_b.steps_of(block), groups = divide_up(rows, kGroup),
+    const std::int64_t steps = block_of_b.steps(block), groups = divide_up(rows, kGroup),
                        tile_steps = tile_steps_of(block);
     std::uint32_t* const to = block_of_a(block);
     const auto place = [&](std::int64_t group, std::int64_t step) {
@@ -186,19 +186,14 @@ struct Worker {
   }
 
   void rows_of_c(std::int64_t row, std::int64_t rows, const Part& part) const {
-    for (std::int64_t first = 0; first < blocking.blocks; first += blocking.blocks_at_once) {
-      const std::int64_t end = least(first + blocking.blocks_at_once, blocking.blocks);
-      for (std::int64_t block = first; block < end; ++block) copy_a(row, rows, block);
-      for (std::int64_t strip = part.strip; strip < part.strip_end; ++strip) {
-        float* sums = c + (blocking.sums_wait() ? (strip - part.strip) * blocking.rows * kStrip : 0);
-        for (std::int64_t block = first; block < end; ++block) {
-          const Ahead ahead = block + 1 < end              ? block_of_b.ahead_of(strip, block + 1)
-                              : strip + 1 < part.strip_end ? block_of_b.ahead_of(strip + 1, first)
-                                                           : Ahead();
+    for_each_block(
+        blocking, part, block_of_b, c,
+        [&](std::int64_t first, std::int64_t end) {
+          for (std::int64_t block = first; block < end; ++block) copy_a(row, rows, block);
+        },
+        [&](std::int64_t strip, std::int64_t block, float* sums, const Ahead& ahead) {
           multiply_block(row, rows, strip, block, sums, ahead);
-        }
-      }
-    }
+        });
   }
 };
 

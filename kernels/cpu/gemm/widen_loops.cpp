@@ -9,8 +9,8 @@
 // Tried without gain: rows of A packed as panels (a transposition, and the rows are as fast), 12 rows in registers,
 // widening all rows before the first strip (up to 15% slower where C is narrow), prefetching whole panels.
 #include "kernels/cpu/gemm/widen_loops.h"
-#include "kernels/cpu/gemm/ahead.h"
 #include "kernels/cpu/gemm/b_block.h"
+#include "kernels/cpu/gemm/block_order.h"
 #include "kernels/cpu/gemm/finish.h"
 #include "kernels/cpu/gemm/quantized_blocks.h"
 #include "kernels/cpu/gemm/transpose.h"
@@ -205,7 +205,7 @@ struct BlocksOfB {
   const Problem& problem;
   const Blocking& blocking;
 
-  std::int64_t steps_of(std::int64_t block) const { return least(blocking.depth, problem.k - block * blocking.depth); }
+  std::int64_t steps(std::int64_t block) const { return steps_of(problem, blocking, block); }
 
   template <bool kNf4>
   void decode(std::int64_t column, std::int64_t columns, std::int64_t step, std::int64_t steps,
@@ -220,13 +220,13 @@ struct BlocksOfB {
     const std::int64_t step = block * blocking.depth, column = strip * kStrip,
                        columns = least(kStrip, problem.n - column);
     if (problem.quantized.blocks > 0)
-      return problem.quantized.nf4 ? decode<true>(column, columns, step, steps_of(block), to)
-                                   : decode<false>(column, columns, step, steps_of(block), to);
+      return problem.quantized.nf4 ? decode<true>(column, columns, step, steps(block), to)
+                                   : decode<false>(column, columns, step, steps(block), to);
     const T* from = static_cast<const T*>(problem.b);
     if (problem.b_order == Order::rows)
-      widen_plain(from + step * problem.ldb + column, problem.ldb, columns, steps_of(block), to);
+      widen_plain(from + step * problem.ldb + column, problem.ldb, columns, steps(block), to);
     else
-      widen_turned(from + column * problem.ldb + step, problem.ldb, columns, steps_of(block), to);
+      widen_turned(from + column * problem.ldb + step, problem.ldb, columns, steps(block), to);
   }
 
   /// Where a block lies among the floats of a B that has been widened as a whole.
@@ -240,13 +240,7 @@ struct BlocksOfB {
     if (problem.b_order == Order::blocks)
       return {static_cast<const float*>(problem.b) + place(strip, block), 0, 1, blocking.depth * kStrip * kFloat};
     if (problem.quantized.blocks > 0) return {};  // read from end to end
-    const std::int64_t step = block * blocking.depth, column = strip * kStrip,
-                       columns = least(kStrip, problem.n - column);
-    const T* from = static_cast<const T*>(problem.b);
-    constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
-    if (problem.b_order == Order::rows)
-      return {from + step * problem.ldb + column, problem.ldb * kSize, steps_of(block), columns * kSize};
-    return {from + column * problem.ldb + step, problem.ldb * kSize, columns, steps_of(block) * kSize};
+    return ahead_of_plain<T>(problem, blocking, strip, block);
   }
 };
 
@@ -258,7 +252,7 @@ struct Worker {
   BlocksOfB<T> blocks;
   float *a, *b, *c;
 
-  std::int64_t steps_of(std::int64_t block) const { return blocks.steps_of(block); }
+  std::int64_t steps_of(std::int64_t block) const { return blocks.steps(block); }
   float* block_of_a(std::int64_t block) const {
     return a + block % blocking.blocks_at_once * (blocking.a_bytes / blocking.blocks_at_once / 4);
   }
@@ -335,21 +329,14 @@ struct Worker {
   void rows_of_c(const Rows& rows, const Part& part) const {
     const auto by_rows = [&](auto... panel) { return rows_side(panel...); };
     const auto by_columns = [&](auto... panel) { return columns_side(panel...); };
-    for (std::int64_t first = 0; first < blocking.blocks; first += blocking.blocks_at_once) {
-      const std::int64_t end = least(first + blocking.blocks_at_once, blocking.blocks);
-      for (std::int64_t strip = part.strip; strip < part.strip_end; ++strip) {
-        float* sums = c + (blocking.sums_wait() ? (strip - part.strip) * blocking.rows * kStrip : 0);
-        for (std::int64_t block = first; block < end; ++block) {
-          const Ahead ahead = block + 1 < end              ? blocks.ahead_of(strip, block + 1)
-                              : strip + 1 < part.strip_end ? blocks.ahead_of(strip + 1, first)
-                                                           : Ahead();
+    for_each_block(
+        blocking, part, blocks, c, [](std::int64_t, std::int64_t) {},
+        [&](std::int64_t strip, std::int64_t block, float* sums, const Ahead& ahead) {
           if (problem.a_order == Order::rows)
             multiply_block<kRowStride, 1>(rows, strip, block, strip == part.strip, sums, ahead, by_rows);
           else
             multiply_block<1, kSlot>(rows, strip, block, strip == part.strip, sums, ahead, by_columns);
-        }
-      }
-    }
+        });
   }
 };
 

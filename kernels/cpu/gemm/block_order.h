@@ -1,0 +1,73 @@
+// The order of the blocks of a product, for loops files, and memory that is read soon: asked for line by line beside
+// other work, where the processor does not foresee it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/gemm/blocking.h"
+
+namespace trainer::kernels::cpu::ISA_NAMESPACE {
+namespace {
+
+/// `rows` pieces of `row_bytes`, `stride` bytes apart.
+class Ahead {
+ public:
+  Ahead() = default;
+  Ahead(const void* from, std::int64_t stride, std::int64_t rows, std::int64_t row_bytes)
+      : from_(static_cast<const char*>(from)), stride_(stride), rows_(rows), row_bytes_(row_bytes) {}
+
+  std::int64_t lines() const { return rows_ * gemm::divide_up(row_bytes_, kLine); }
+
+  void ask(std::int64_t lines) {
+    for (; lines > 0 && rows_ > 0; --lines) {
+      __builtin_prefetch(from_ + at_, 0, 2);  // to L2
+      at_ += kLine;
+      if (at_ < row_bytes_) continue;
+      at_ = 0, --rows_, from_ += stride_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64;
+  const char* from_ = nullptr;
+  std::int64_t stride_ = 0, rows_ = 0, row_bytes_ = 0, at_ = 0;
+};
+
+/// Steps of k in a block.
+inline std::int64_t steps_of(const gemm::Problem& p, const gemm::Blocking& blocking, std::int64_t block) {
+  return gemm::least(blocking.depth, p.k - block * blocking.depth);
+}
+
+/// A block of a strip of a B of T by rows or by columns.
+template <typename T>
+Ahead ahead_of_plain(const gemm::Problem& p, const gemm::Blocking& blocking, std::int64_t strip, std::int64_t block) {
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t step = block * blocking.depth, column = strip * gemm::kStrip,
+                     columns = gemm::least(gemm::kStrip, p.n - column), steps = steps_of(p, blocking, block);
+  const T* from = static_cast<const T*>(p.b);
+  if (p.b_order == gemm::Order::rows) return {from + step * p.ldb + column, p.ldb * kSize, steps, columns * kSize};
+  return {from + column * p.ldb + step, p.ldb * kSize, columns, steps * kSize};
+}
+
+/// The order of blocks of every method: as many of k as are at once, of them all strips of C, of those all blocks.
+/// begin(first, end) comes before the blocks [first, end), then multiply(strip, block, sums, ahead) for each: `sums` of
+/// the strip among those at c, `ahead` what blocks.ahead_of names for the block that follows.
+template <typename Blocks, typename Begin, typename Multiply>
+void for_each_block(const gemm::Blocking& blocking, const gemm::Part& part, const Blocks& blocks, float* c, Begin begin,
+                    Multiply multiply) {
+  for (std::int64_t first = 0; first < blocking.blocks; first += blocking.blocks_at_once) {
+    const std::int64_t end = gemm::least(first + blocking.blocks_at_once, blocking.blocks);
+    begin(first, end);
+    for (std::int64_t strip = part.strip; strip < part.strip_end; ++strip) {
+      float* const sums = c + (blocking.sums_wait() ? (strip - part.strip) * blocking.rows * gemm::kStrip : 0);
+      for (std::int64_t block = first; block < end; ++block)
+        multiply(strip, block, sums,
+                 block + 1 < end              ? blocks.ahead_of(strip, block + 1)
+                 : strip + 1 < part.strip_end ? blocks.ahead_of(strip + 1, first)
+                                              : Ahead());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trainer::kernels::cpu::ISA_NAMESPACE
