@@ -18,7 +18,7 @@ report::Planned planned(LoadedJob loaded) {
   Machine machine(loaded, ranks_per_node(loaded.job));
   const Hardware hardware = machine.timing();
   CompiledJob compiled = compile(loaded, hardware, Purpose::train);
-  PredictedStep predicted = report::predict_step(loaded, compiled, hardware, machine.name());
+  PredictedStep predicted = report::predict_step(loaded, compiled, hardware, machine.name(), compiled.prediction.get());
   std::vector<Suggestion> advice = advise(loaded, hardware, compiled, predicted.times.step_us);
   std::optional<WithoutBf16> costs = without_bf16(loaded, compiled);
   return {std::move(loaded), std::move(compiled), std::move(predicted), std::move(advice), std::move(costs)};

@@ -2,6 +2,7 @@
 // all that is said of it.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@
 namespace trainer {
 namespace cost {
 struct MachineModel;
-}
+struct Prediction;
+}  // namespace cost
 
 /// What the ranks of a job run on.
 struct Hardware {
@@ -77,11 +79,12 @@ struct CompiledJob {
   StrategyJob strategy;               ///< the job's with each `auto` resolved: a job that says this has the same plan
   Schedule schedule;                  ///< of the step program
   std::vector<PipelineChunk> chunks;  ///< in forward order
-  ActivationCheckpointingJob recompute;   ///< never automatic
-  std::string strategy_why;               ///< why that strategy, a paragraph for people
-  std::vector<Alternative> alternatives;  ///< where something was chosen: best first
-  std::vector<Suggestion> would_fit;      ///< where it does not fit: the nearest changes that would
-  std::vector<OptimizerJob> optimizers;   ///< Unit::optimizer is an index in it; of training
+  ActivationCheckpointingJob recompute;                ///< never automatic
+  std::string strategy_why;                            ///< why that strategy, a paragraph for people
+  std::vector<Alternative> alternatives;               ///< where something was chosen: best first
+  std::vector<Suggestion> would_fit;                   ///< where it does not fit: the nearest changes that would
+  std::shared_ptr<const cost::Prediction> prediction;  ///< of a step, where the choice has made it; else null
+  std::vector<OptimizerJob> optimizers;                ///< Unit::optimizer is an index in it; of training
   std::int64_t num_parameters = 0;
   std::int64_t num_trained = 0;        ///< of those
   std::int64_t num_active = 0;         ///< of all, those that a token meets: of experts only the ones it goes to

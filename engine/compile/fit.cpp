@@ -230,13 +230,16 @@ std::string largest_parts(const CompiledJob& compiled) {
 
 std::int64_t least_states_bytes(const LoadedJob& loaded) { return least_bytes(loaded, parameters_of(loaded)); }
 
-void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) {
-  if (!unsupported(loaded).empty()) return;  // whoever compiles tells that
+bool has_room_for_states(const LoadedJob& loaded, const Hardware& hardware) {
+  if (!unsupported(loaded).empty()) return true;  // whoever compiles tells that
+  return least_states_bytes(loaded) <= memory_limit(loaded.job, hardware, ranks_of_node(loaded.job));
+}
+
+Diagnostic no_room_for_states(const LoadedJob& loaded, const Hardware& hardware) {
   const Job& job = loaded.job;
   const Parameters parameters = parameters_of(loaded);
   const std::int64_t world = world_size_of(job), limit = memory_limit(job, hardware, ranks_of_node(job)),
                      least = least_bytes(loaded, parameters);
-  if (least <= limit) return;
   const std::int64_t all = least * world, devices = divided_up(all, std::max<std::int64_t>(1, limit));
   const std::string frozen =
       parameters.frozen == 0
@@ -250,7 +253,7 @@ void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware) 
                              world, world == 1 ? "" : "s", count_text(static_cast<double>(parameters.trained)), frozen,
                              bytes_text(least), parameters.bytes_of_trained, bytes_text(limit), grouped(devices)));
   if (hardware.machine != nullptr) mistake.remedies = texts(what_would_fit(loaded, hardware));
-  throw JobError({std::move(mistake)});
+  return mistake;
 }
 
 std::vector<Suggestion> what_would_fit(const LoadedJob& loaded, const Hardware& hardware) {

@@ -11,9 +11,11 @@ namespace trainer {
 /// Bytes of a rank that no strategy saves: weights, gradients and optimizer states, divided over all ranks of the job.
 std::int64_t least_states_bytes(const LoadedJob& loaded);
 
-/// Throws JobError where least_states_bytes is more than a rank's memory: how much is missing, how many devices would
-/// do.
-void require_room_for_states(const LoadedJob& loaded, const Hardware& hardware);
+/// Whether they are no more than a rank's memory.
+bool has_room_for_states(const LoadedJob& loaded, const Hardware& hardware);
+
+/// What is wrong where they are more: how much is missing, how many devices would do.
+Diagnostic no_room_for_states(const LoadedJob& loaded, const Hardware& hardware);
 
 /// The changes of a job that make it fit, those that change least first: recomputation, micro-batch, data strategy;
 /// where none of these helps, the whole strategy; where that does not help, a smaller dtype, the optimizer's states off

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/parallel.h"
+
 namespace trainer {
 namespace {
 
@@ -116,8 +118,8 @@ Role unrolled_by(const Role& role, const Count& passes_of) {
 
 template <typename... Passes>
 Plan unrolled_plan(const Plan& plan, Passes... passes) {
-  Plan result{plan.mesh, plan.drifts, {}};
-  for (const Role& role : plan.roles) result.roles.push_back(unrolled(role, passes...));
+  Plan result{plan.mesh, plan.drifts, std::vector<Role>(plan.roles.size())};
+  for_each_index(plan.roles.size(), [&](std::size_t i) { result.roles[i] = unrolled(plan.roles[i], passes...); });
   return result;
 }
 

@@ -102,7 +102,8 @@ double peak_flops(const Job& job, const CompiledJob& compiled, const cost::Machi
   return peak == machine.device.peak.end() ? 0 : peak->second.value * devices_of(job, compiled, machine);
 }
 
-PredictedStep predict_step(const LoadedJob& loaded, const CompiledJob& compiled, Hardware hardware, std::string name) {
+PredictedStep predict_step(const LoadedJob& loaded, const CompiledJob& compiled, Hardware hardware, std::string name,
+                           const cost::Prediction* known) {
   const Job& job = loaded.job;
   PredictedStep step;
   step.machine = std::make_shared<const cost::MachineModel>(*hardware.machine);
@@ -110,7 +111,7 @@ PredictedStep predict_step(const LoadedJob& loaded, const CompiledJob& compiled,
   step.hardware = std::move(name);
   step.cluster = cluster_of(compiled, hardware);
   const cost::CostModel model(step.cluster);
-  step.times = cost::predict(compiled.plan, model);
+  step.times = known != nullptr ? *known : cost::predict(compiled.plan, model);
   add_averages(compiled.plan, model, compiled.strategy.data, step);
   step.samples = !job.data.is_text();
   step.tokens = static_cast<double>(compiled.batch.global) * static_cast<double>(step.samples ? 1 : job.data.tokens());

@@ -44,8 +44,9 @@ struct PredictedStep {
 };
 
 /// Of `compiled`, which is of Purpose::train, on `hardware`; `name` is where its figures are from. The result keeps the
-/// machine's model alive.
-PredictedStep predict_step(const LoadedJob& loaded, const CompiledJob& compiled, Hardware hardware, std::string name);
+/// machine's model alive. `known`: the prediction of this plan on this hardware, if it was made before.
+PredictedStep predict_step(const LoadedJob& loaded, const CompiledJob& compiled, Hardware hardware, std::string name,
+                           const cost::Prediction* known = nullptr);
 
 /// PredictedStep::peak_flops alone.
 double peak_flops(const Job& job, const CompiledJob& compiled, const cost::MachineModel& machine);

@@ -29,6 +29,16 @@ inline const cost::MachineModel& h100() {
   return machine;
 }
 
+// Its host has no room for anything of the devices.
+inline const cost::MachineModel& h100_with_small_host() {
+  static const cost::MachineModel machine = [] {
+    cost::MachineModel small = h100();
+    small.host_memory_bytes = std::int64_t{4} << 30;
+    return small;
+  }();
+  return machine;
+}
+
 inline const std::string kBf16 = "precision: {compute: bf16}\n";
 
 inline LoadedJob job_of(const std::string& model, int nodes, const std::string& batch, const std::string& rest,
@@ -42,10 +52,11 @@ inline LoadedJob job_of(const std::string& model, int nodes, const std::string& 
   return parse_job(text, "job.yaml", {}, options);
 }
 
-inline CompiledJob planned(const LoadedJob& loaded, double memory_gib = 76) {
+inline CompiledJob planned(const LoadedJob& loaded, double memory_gib = 76,
+                           const cost::MachineModel& machine = h100()) {
   static const PlainTarget target;
   const auto bytes = static_cast<std::int64_t>(memory_gib * (std::int64_t{1} << 30)) * 8;
-  return compile(loaded, Hardware{.target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 8},
+  return compile(loaded, Hardware{.target = &target, .memory_bytes = bytes, .machine = &machine, .ranks_per_node = 8},
                  Purpose::train);
 }
 

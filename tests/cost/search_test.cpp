@@ -101,7 +101,7 @@ TEST_CASE("recomputation alone may be left open") {
 TEST_CASE(
     "a job whose states alone are too large is refused before anything is planned, with how many ranks it needs") {
   const LoadedJob loaded = job_of(kLlama8B, 1, "{global: 64}", "");
-  const std::string text = message_of<JobError>([&] { planned(loaded, 4); });
+  const std::string text = message_of<JobError>([&] { planned(loaded, 4, h100_with_small_host()); });
   // 8.03 billion parameters of 18 bytes: masters, two states and gradients in f32, a copy in bf16.
   CHECK(text.find("8.03 billion parameters need 16.8 GiB a rank") != std::string::npos);
   CHECK(text.find("a rank has 4.0 GiB; at least 34 such ranks are needed") != std::string::npos);
@@ -142,29 +142,73 @@ TEST_CASE(
   CHECK(least_states_bytes(adapter) == (all * 2 + added * 18 + 7) / 8);
   CHECK(least_states_bytes(head) == ((all - of_head) * 2 + of_head * 18 + 7) / 8);
   // The whole is refused where the adapter trains.
-  CHECK(message_of<JobError>([&] { planned(whole, 8); }).find("the model is too large") != std::string::npos);
+  CHECK(message_of<JobError>([&] { planned(whole, 8, h100_with_small_host()); }).find("the model is too large") !=
+        std::string::npos);
   const CompiledJob fitted = planned(adapter, 8);
   CHECK(fitted.fits);
   CHECK(fitted.num_parameters == all + added);
   CHECK(fitted.num_trained == added);
-  CHECK(message_of<JobError>([&] { planned(adapter, 1); }).find("and 8.03 billion frozen ones (2 bytes each)") !=
-        std::string::npos);
+  CHECK(message_of<JobError>([&] {
+          planned(adapter, 1, h100_with_small_host());
+        }).find("and 8.03 billion frozen ones (2 bytes each)") != std::string::npos);
 }
 
 TEST_CASE("where nothing fits, what lacks least is planned, and the nearest changes are named") {
   const LoadedJob loaded = of_length(4096, job_of(kLlama8B, 1, "{global: 64}", ""));
-  const CompiledJob compiled = planned(loaded, 17);
+  const CompiledJob compiled = planned(loaded, 17, h100_with_small_host());
   CHECK_FALSE(compiled.fits);
-  REQUIRE(compiled.would_fit.size() == 2);
-  CHECK(compiled.would_fit.front().overrides.front() == "strategy={data: auto, offload: host}");
+  REQUIRE(compiled.would_fit.size() == 1);
   CHECK(compiled.would_fit.back().overrides == std::vector<std::string>{"cluster.nodes=2"});
   CHECK(compiled.alternatives.front().rejected.empty());
   const Diagnostic mistake = does_not_fit(loaded, compiled);
   CHECK(mistake.message.find(" GiB a rank, and there are 17.0 GiB: ") != std::string::npos);
   CHECK(mistake.message.find("most of it is ") != std::string::npos);
-  REQUIRE(mistake.remedies.size() == 2);
+  REQUIRE(mistake.remedies.size() == 1);
   CHECK(mistake.remedies.back().starts_with("cluster.nodes=2: fits: "));
+}
 
+TEST_CASE("where nothing fits on GPUs, states move to the host, and no more of them than has to") {
+  // On one GPU 8.03 billion weights take 15.0 GiB in bf16, their gradients in f32 29.9, masters and states 89.7. What
+  // a layer keeps of 2,048 tokens, the head and the moves come on top.
+  const auto chosen = [](double memory_gib) {
+    LoadedJob loaded = job_of(kLlama8B, 1, "{global: 1}", "activation_checkpointing: {mode: auto}\n");
+    loaded.job.cluster.devices_per_node = 1;
+    static const PlainTarget target;
+    const auto bytes = static_cast<std::int64_t>(memory_gib * (std::int64_t{1} << 30));
+    return compile(
+        loaded,
+        Hardware{
+            .target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 1, .device_bytes = bytes},
+        Purpose::train);
+  };
+  const CompiledJob whole = chosen(150), states = chosen(60), gradients = chosen(30), weights = chosen(12);
+  for (const CompiledJob* one : {&whole, &states, &gradients, &weights}) CHECK(one->fits);
+  CHECK_FALSE(whole.strategy.offload.any());
+  CHECK(states.strategy.offload.optimizer == OffloadTo::host);
+  CHECK(states.strategy.offload.gradients == OffloadTo::none);
+  CHECK(
+      states.strategy_why.starts_with("Nothing fits with everything on the device, so the optimizer's states and "
+                                      "master weights are in the host's memory. "));
+  CHECK(gradients.strategy.offload.gradients == OffloadTo::host);
+  CHECK(gradients.strategy.offload.parameters == OffloadTo::none);
+  CHECK(weights.strategy.offload.parameters == OffloadTo::host);
+  // What was chosen, written down, is the same plan.
+  LoadedJob written = job_of(kLlama8B, 1, "{global: 1, micro: 1}", "");
+  written.job.cluster.devices_per_node = 1;
+  written.job.strategy = states.strategy;
+  written.job.activation_checkpointing = states.recompute;
+  static const PlainTarget target;
+  const CompiledJob again = compile(
+      written, Hardware{.target = &target, .memory_bytes = std::int64_t{60} << 30, .machine = &h100()}, Purpose::train);
+  CHECK(hash_of(again) == hash_of(states));
+}
+
+TEST_CASE("what a job says of its strategy keeps states on the device, and offload is a remedy") {
+  const std::string data = "strategy: {data: auto}\nactivation_checkpointing: {mode: auto}\n";
+  const CompiledJob compiled = planned(of_length(4096, job_of(kLlama8B, 1, "{global: 64}", data)), 17);
+  CHECK_FALSE(compiled.fits);
+  REQUIRE(!compiled.would_fit.empty());
+  CHECK(compiled.would_fit.front().overrides.front() == "strategy={data: auto, offload: host}");
   const CompiledJob offloaded = planned(of_length(4096, job_of(kLlama8B, 1, "{global: 64}",
                                                                "strategy: {data: auto, offload: host}\n"
                                                                "activation_checkpointing: {mode: auto}\n")),
@@ -194,8 +238,11 @@ TEST_CASE(
   loaded.job.cluster.devices_per_node = 1;
   static const PlainTarget target;
   const auto bytes = static_cast<std::int64_t>(22.6 * (std::int64_t{1} << 30));
-  const Hardware hardware{
-      .target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 1, .device_bytes = bytes};
+  const Hardware hardware{.target = &target,
+                          .memory_bytes = bytes,
+                          .machine = &h100_with_small_host(),
+                          .ranks_per_node = 1,
+                          .device_bytes = bytes};
   const std::string told = message_of<JobError>([&] { compile(loaded, hardware, Purpose::train); });
   CHECK(told.find("at least 6 such ranks are needed") != std::string::npos);
   CHECK(told.find("help: cluster.devices_per_node=8: fits: tensor 8") != std::string::npos);
