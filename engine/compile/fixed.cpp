@@ -245,6 +245,14 @@ class Compilation {
                : nullptr;
   }
 
+  // What ranks of the tensor axis have alike becomes the same codes on all of them: no scale is shared, and no choice
+  // of the largest made, with what each has a part of.
+  void code_apart(AssembleOptions& options) const {
+    const Compression::Kind kind = job_.strategy.data.compression_of_sums().kind;
+    if (kind == Compression::Kind::int8) options.tensor_alignment = kInt8Block;
+    options.cut_apart = kind == Compression::Kind::top_k;
+  }
+
   // Then blocks that share a scale are of one tensor and of one slice: weights become the same codes on any number of
   // data ranks, whatever forms a unit.
   bool sends_int8() const {
@@ -469,6 +477,7 @@ class Compilation {
                        hardware_.offload_chunk};
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     if (sends_int8()) options.slice_alignment = options.tensor_alignment = kInt8Block;
+    if (compression != nullptr && mesh_.size(Axis::tensor) > 1) code_apart(options);
     options.together = together();
     options.schedule = schedule_of(batch);
     options.target = hardware_.target;

@@ -47,13 +47,6 @@ void Rewritten::commit() {
   store_.commit(old_.manifest.step, old_.manifest.plan_hash, old_.manifest.metadata);
 }
 
-void put_tensors(const Unit& unit, const std::vector<double>& flat, const std::string& suffix, TensorValues& into) {
-  for (const UnitTensor& tensor : unit.tensors) {
-    const auto first = flat.begin() + tensor.offset;
-    into[tensor.name + suffix] = {first, first + tensor.elements};
-  }
-}
-
 void rewrite(const std::string& folder, const Checkpoint& old, const TensorValues& values) {
   Rewritten next(folder, old);
   for (const Rewritten::Entry& entry : next.order()) {

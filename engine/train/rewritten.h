@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/plan/plan.h"
 
 namespace trainer {
 
@@ -40,9 +39,6 @@ class Rewritten {
 
 /// Values by the names of tensors.
 using TensorValues = std::map<std::string, std::vector<double>>;
-
-/// Takes the tensors of a unit out of a flat buffer of it; each gets the name of its parameter and `suffix`.
-void put_tensors(const Unit& unit, const std::vector<double>& flat, const std::string& suffix, TensorValues& into);
 
 /// Writes `old` once more into `folder`, with these values in the place of its own.
 void rewrite(const std::string& folder, const checkpoint::Checkpoint& old, const TensorValues& values);

@@ -38,11 +38,9 @@ SerialRounds::SerialRounds(const Job& job, const CompiledJob& ranks, const Compi
       for (const UnitTensor& tensor : unit.tensors) parts_[tensor.name] = part;
     }
   if (data_.outer && data_.outer->compression.kind != Compression::Kind::none)
-    for (const Unit& unit : ranks.plan.roles.front().units)
-      if (unit.trained())
-        compressed_.push_back({&unit,
-                               {data_.outer->compression, static_cast<std::size_t>(num_shares_),
-                                static_cast<std::size_t>(unit.elements)}});
+    for (const LocalUnit& local : local_units(ranks.plan))
+      compressed_.push_back(
+          {local, {data_.outer->compression, static_cast<std::size_t>(num_shares_), local.elements()}});
   for (const Role& role : one.plan.roles)
     for (const Unit& unit : role.units)
       for (const Slot& slot : unit.slots)
@@ -110,20 +108,18 @@ bool SerialRounds::steps_outside(std::int64_t step, std::int64_t end, int part) 
 void SerialRounds::sum_outer_gradients(const std::vector<Checkpoint>& shares, std::int64_t step, std::int64_t end) {
   outer_gradients_.clear();
   for (CompressedUnit& of : compressed_) {
-    if (!steps_outside(step, end, parts_.at(of.unit->tensors.front().name))) continue;
+    if (!steps_outside(step, end, parts_.at(of.local.unit().tensors.front().name))) continue;
     std::vector<Values> gradients;
-    for (const Checkpoint& share : shares) {
-      Values& gradient = gradients.emplace_back(static_cast<std::size_t>(of.unit->elements));
-      for (const UnitTensor& tensor : of.unit->tensors) {
-        const Values &anchor = anchors_.at(tensor.name),
-                     weights = values_of(share.tensors, *share.tensors.find(tensor.name));
-        for (std::size_t i = 0; i < anchor.size(); ++i)
-          gradient[static_cast<std::size_t>(tensor.offset) + i] = anchor[i] - weights[i];
-      }
-    }
+    for (const Checkpoint& share : shares)
+      gradients.push_back(of.local.flat([&](const std::string& name) {
+        Values gradient = anchors_.at(name);
+        const Values weights = values_of(share.tensors, *share.tensors.find(name));
+        for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] -= weights[i];
+        return gradient;
+      }));
     Values sum = of.sums.sum(gradients, false);
     for (double& value : sum) value /= num_shares_;
-    put_tensors(*of.unit, sum, "", outer_gradients_);
+    of.local.put(sum, "", outer_gradients_);
   }
 }
 

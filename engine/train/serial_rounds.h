@@ -18,6 +18,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/compile/compile.h"
+#include "engine/train/local_units.h"
 #include "engine/train/serial_codes.h"
 
 namespace trainer {
@@ -55,7 +56,7 @@ class SerialRounds {
   std::map<std::string, Values> anchors_, momenta_;
   std::map<std::string, std::vector<Values>> snapshots_;
   struct CompressedUnit {
-    const Unit* unit;
+    LocalUnit local;
     CompressedSums sums;
   };
   std::vector<CompressedUnit> compressed_;         // where outer gradients are

@@ -46,11 +46,15 @@ std::vector<Diagnostic> SerialSteps::mistakes_of(const LoadedJob& loaded, const 
   const auto add = [&](std::string_view path, const std::string& what) {
     mistakes.push_back(loaded.at(path, what + ", where ranks send codes"));
   };
-  if (mesh.world_size() != mesh.size(Axis::replicate) * mesh.size(Axis::shard))
-    add("strategy", "verify simulates data ranks alone");
+  for (const Axis axis : {Axis::context, Axis::expert})
+    if (mesh.size(axis) > 1)
+      add("strategy." + std::string(name_of(axis)), "verify simulates no " + std::string(name_of(axis)) + " axis");
+  for (const Role& role : ranks.plan.roles)
+    if (std::ranges::any_of(role.units, [](const Unit& unit) { return unit.trained() && !unit.stages.empty(); })) {
+      add("strategy.pipeline", "verify does not simulate weights that several stages share (tied embeddings)");
+      break;
+    }
   if (!sends_codes(loaded.job)) return mistakes;  // of outer gradients it is the rounds that are simulated
-  if (resolved(loaded.job).int8_reductions && mesh.size(Axis::replicate) > 1 && mesh.size(Axis::shard) > 1)
-    add("strategy.data.reduce_dtype", "verify simulates no replicas of what is sharded");
   for (const OptimizerJob& optimizer : ranks.optimizers)
     if (optimizer.name == OptimizerName::muon || optimizer.states != States::f32)
       add("train.optimizer", "verify simulates adam, adamw, lion and sgd with states in f32");
@@ -90,9 +94,9 @@ Checkpoint SerialSteps::run(const Checkpoint& initial, std::int64_t steps) {
     std::vector<Values> sums;
     for (UnitValues& of : units_) {
       std::vector<Values> gradients;
-      for (const Checkpoint& share : trained) gradients.push_back(gradient_of(*of.unit, share));
+      for (const Checkpoint& share : trained) gradients.push_back(gradient_of(of.local, share));
       sums.push_back(reduced(of, gradients));
-      for (const double g : sums.back()) squares += g * g;
+      squares += of.local.squares(sums.back());
     }
     norms_.push_back(std::sqrt(squares));
     const double factor = job_.train.clip_norm ? std::min(1.0, *job_.train.clip_norm / (norms_.back() + 1e-6)) : 1.0;
@@ -102,29 +106,27 @@ Checkpoint SerialSteps::run(const Checkpoint& initial, std::int64_t steps) {
 }
 
 void SerialSteps::begin(const Checkpoint& initial) {
-  for (const Unit& unit : ranks_.plan.roles.front().units) {
-    if (!unit.trained()) continue;
-    const auto elements = static_cast<std::size_t>(unit.elements);
-    const OptimizerJob& optimizer = ranks_.optimizers[static_cast<std::size_t>(unit.optimizer)];
-    UnitValues& of = units_.emplace_back(
-        UnitValues{&unit,
-                   &optimizer,
-                   Values(elements),
-                   {Values(elements), Values(elements)},
-                   {job_.strategy.data.compression, static_cast<std::size_t>(num_ranks_), elements}});
-    for (const UnitTensor& tensor : unit.tensors) {
-      const TensorInfo* info = initial.tensors.find(tensor.name);
-      CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight: " + tensor.name);
-      std::ranges::copy(values_of(initial.tensors, *info), of.master.begin() + tensor.offset);
-    }
+  for (const LocalUnit& local : local_units(ranks_.plan)) {
+    const std::size_t elements = local.elements();
+    Values master = local.flat([&](const std::string& name) {
+      const TensorInfo* info = initial.tensors.find(name);
+      CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight: " + name);
+      return values_of(initial.tensors, *info);
+    });
+    units_.push_back({local,
+                      &ranks_.optimizers[static_cast<std::size_t>(local.unit().optimizer)],
+                      std::move(master),
+                      {Values(elements), Values(elements)},
+                      {job_.strategy.data.compression, static_cast<std::size_t>(num_ranks_), elements}});
   }
 }
 
 // Each rank encodes its slice of the working copy.
 SerialSteps::Values SerialSteps::sent_weights(const UnitValues& of) const {
   const DType compute = job_.precision.compute;
-  const int slices = ranks_.plan.mesh.group_size(of.unit->slice_axes());
-  if (!resolved(job_).int8_gathers || slices == 1 || of.unit->compute != compute) return of.master;
+  const Unit& unit = of.local.unit();
+  const int slices = ranks_.plan.mesh.group_size(unit.slice_axes());
+  if (!resolved(job_).int8_gathers || slices == 1 || unit.compute != compute) return of.master;
   return as_int8(rounded_to(compute, of.master), static_cast<std::size_t>(slices));
 }
 
@@ -132,29 +134,27 @@ SerialSteps::Values SerialSteps::sent_weights(const UnitValues& of) const {
 TensorValues SerialSteps::next_of_shares() const {
   TensorValues next;
   for (const UnitValues& of : units_) {
-    put_tensors(*of.unit, sent_weights(of), "", next);
-    for (const char* moment : {".exp_avg", ".exp_avg_sq"})
-      put_tensors(*of.unit, Values(of.master.size()), moment, next);
+    of.local.put(sent_weights(of), "", next);
+    for (const char* moment : {".exp_avg", ".exp_avg_sq"}) of.local.put(Values(of.master.size()), moment, next);
   }
   return next;
 }
 
 // Of the sum over the whole batch, which the share's own mean is a part of.
-SerialSteps::Values SerialSteps::gradient_of(const Unit& unit, const Checkpoint& share) const {
-  Values gradient(static_cast<std::size_t>(unit.elements));
-  for (const UnitTensor& tensor : unit.tensors) {
-    const TensorInfo* info = share.tensors.find(tensor.name + ".exp_avg");
-    CHECK(info != nullptr, "a share has the first moment of " + tensor.name);
-    const Values values = values_of(share.tensors, *info);
-    for (std::size_t i = 0; i < values.size(); ++i)
-      gradient[static_cast<std::size_t>(tensor.offset) + i] = values[i] / num_shares_;
-  }
+SerialSteps::Values SerialSteps::gradient_of(const LocalUnit& local, const Checkpoint& share) const {
+  Values gradient = local.flat([&](const std::string& name) {
+    const TensorInfo* info = share.tensors.find(name + ".exp_avg");
+    CHECK(info != nullptr, "a share has the first moment of " + name);
+    return values_of(share.tensors, *info);
+  });
+  for (double& value : gradient) value /= num_shares_;
   return gradient;
 }
 
 SerialSteps::Values SerialSteps::reduced(UnitValues& of, const std::vector<Values>& gradients) const {
   if (num_ranks_ == 1) return gradients.front();
-  if (job_.strategy.data.compression.kind != Compression::Kind::none) return of.sums.sum(gradients, of.unit->sharded());
+  if (job_.strategy.data.compression.kind != Compression::Kind::none)
+    return of.sums.sum(gradients, of.local.unit().sharded());
   Values sum(gradients.front().size());
   for (const Values& gradient : gradients) {
     const Values sent =
@@ -171,7 +171,7 @@ void SerialSteps::update(UnitValues& of, const Values& gradient, double factor, 
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     const double g = gradient[i] * factor;
     double &w = of.master[i], &m = of.states[0][i], &v = of.states[1][i];
-    if (static_cast<std::int64_t>(i) < of.unit->decay_elements) w -= lr * optimizer.weight_decay * w;
+    if (static_cast<std::int64_t>(i) < of.local.unit().decay_elements) w -= lr * optimizer.weight_decay * w;
     switch (optimizer.name) {
       case OptimizerName::sgd:
         m = optimizer.momentum * m + g;
@@ -198,10 +198,10 @@ void SerialSteps::update(UnitValues& of, const Values& gradient, double factor, 
 Checkpoint SerialSteps::end(const Checkpoint& initial) const {
   TensorValues values;
   for (const UnitValues& of : units_) {
-    put_tensors(*of.unit, of.master, "", values);
+    of.local.put(of.master, "", values);
     std::size_t state = 0;
-    for (const Slot& slot : of.unit->slots)
-      if (slot.kind == Slot::Kind::state) put_tensors(*of.unit, of.states[state++], "." + slot.name, values);
+    for (const Slot& slot : of.local.unit().slots)
+      if (slot.kind == Slot::Kind::state) of.local.put(of.states[state++], "." + slot.name, values);
   }
   const std::string folder = folder_ + "/end";
   rewrite(folder, initial, values);

@@ -2,7 +2,8 @@
 // The gradient of each share of the batch comes from one rank that trains the share by itself; everything that a
 // strategy adds is done on the host, in f64: codes, residuals, sums, clipping and the update, by the formulas of
 // kernels/compression.h (serial_codes.h) and kernels/optimizer.h. Of the engine it uses the training of one rank and
-// checkpoints, and of the ranks' plan only how units lie in memory, since that says which elements share a scale.
+// checkpoints, and of the ranks' plan only how units lie in memory (local_units.h), since that says which elements
+// share a scale. Tensor and pipeline axes cut units, and codes with them.
 //
 // How one rank tells its gradient: Adam with β₁ = 0 has it as its first moment, exactly.
 #pragma once
@@ -14,6 +15,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/compile/compile.h"
+#include "engine/train/local_units.h"
 #include "engine/train/rewritten.h"
 #include "engine/train/serial_codes.h"
 
@@ -31,8 +33,8 @@ class SerialSteps {
 
   /// Whether ranks of such a job send codes.
   static bool sends_codes(const Job& job);
-  /// What of it is not simulated, by key: axes beside data, under compressed outer gradients too; optimizers other than
-  /// adam, adamw, lion and sgd in f32.
+  /// What of it is not simulated, by key: context and expert axes and weights that several stages share, under
+  /// compressed outer gradients too; optimizers other than adam, adamw, lion and sgd in f32.
   static std::vector<Diagnostic> mistakes_of(const LoadedJob& loaded, const CompiledJob& ranks);
 
   /// Parts of a global batch whose gradients are sent by themselves: of data ranks, or of their micro-batches.
@@ -49,7 +51,7 @@ class SerialSteps {
  private:
   using Values = std::vector<double>;
   struct UnitValues {
-    const Unit* unit;
+    LocalUnit local;
     const OptimizerJob* optimizer;
     Values master, states[2];
     CompressedSums sums;  // of gradients
@@ -58,7 +60,7 @@ class SerialSteps {
   void begin(const checkpoint::Checkpoint& initial);
   Values sent_weights(const UnitValues& of) const;
   TensorValues next_of_shares() const;
-  Values gradient_of(const Unit& unit, const checkpoint::Checkpoint& share) const;
+  Values gradient_of(const LocalUnit& local, const checkpoint::Checkpoint& share) const;
   Values reduced(UnitValues& of, const std::vector<Values>& gradients) const;
   void update(UnitValues& of, const Values& gradient, double factor, std::int64_t step) const;
   checkpoint::Checkpoint end(const checkpoint::Checkpoint& initial) const;

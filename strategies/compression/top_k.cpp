@@ -1,7 +1,8 @@
 // The k largest elements of a unit's gradient on the context, with error feedback. Sources: Lin et al., "Deep Gradient
 // Compression", ICLR 2018, section 3 (without momentum correction, which belongs to the optimizer); Stich et al.,
 // "Sparsified SGD with Memory", NeurIPS 2018. Sent per rank: (n − 1) · k · 8 bytes (indices and values). Memory: one
-// f32 residual.
+// f32 residual. Beside a tensor axis a unit is either cut by it or whole on all of its ranks, so that these choose the
+// same of what they have alike (AssembleOptions::cut_apart).
 #include <algorithm>
 #include <cmath>
 

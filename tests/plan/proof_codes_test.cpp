@@ -130,6 +130,25 @@ const std::vector<Mutant>& mutants() {
          sign(role, *launch, signature);
          return true;
        }},
+      {"matrices and norms are coded together",
+       "makes codes of what ranks have alike together with what each has a part of along tensor",
+       [](Role& role) {
+         const auto mixes = [](const Unit& unit) {
+           const auto is_cut = [](const UnitTensor& tensor) { return tensor.spec.is_cut(Axis::tensor); };
+           return unit.trained() && std::ranges::any_of(unit.tensors, is_cut) &&
+                  !std::ranges::all_of(unit.tensors, is_cut);
+         };
+         if (std::ranges::none_of(role.units, mixes)) return false;
+         for (Issued& issued : step_of(role)) {
+           auto* launch = std::get_if<Launch>(&issued.instruction);
+           if (launch == nullptr || issued.why.phase != Phase::reduce) continue;
+           Signature signature = signature_of(role, *launch);
+           if (signature.op != Op::quantize_int8) continue;
+           signature.op = Op::top_k_compress;  // of all elements of a unit, where blocks of int8 are of one tensor
+           sign(role, *launch, signature);
+         }
+         return true;
+       }},
       {"a sum is left out", "reads bytes that",
        [](Role& role) { return drop(role, launch_of(role, Op::dequantize_sum_int8, Phase::reduce)); }},
   };

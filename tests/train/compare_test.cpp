@@ -128,6 +128,12 @@ TEST_CASE("local SGD holds the bounds of verify against a serial simulation, in 
                                                 {2,
                                                  "every: 4, parts: 2, outer: {lr: 0.7, momentum: 0.9, "
                                                  "compression: {top_k: 0.2}}"},
+                                                {4,
+                                                 "every: 2, outer: {lr: 0.7, momentum: 0.9, compression: {top_k: "
+                                                 "0.2}}}, tensor: {degree: 2"},
+                                                {4,
+                                                 "every: 2, outer: {lr: 0.7, momentum: 0.9, compression: int8}}, "
+                                                 "tensor: {degree: 2"},
                                                 {2, "every: 2, delayed: true"}})
     for (const auto& [name, steps] : std::vector<std::pair<std::string, int>>{
              {"mlp", 4}, {"mlp", 5}, {"mlp", 6}, {"gpt2", 5}, {"gpt2 with dropout", 4}}) {
@@ -179,6 +185,7 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
     int ranks;
     std::string data;
     Overrides more{};
+    std::string axes{};
   };
   const std::vector<Case> cases{
       {"mlp", 2, "{kind: ddp, compression: bf16}"},
@@ -193,11 +200,28 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
       {"gpt2", 2, "{kind: fsdp, reduce_dtype: int8}", {"train.batch.micro=2"}},
       {"llama", 4, "{kind: zero3, gather: int8, reduce_dtype: int8}"},
       {"gpt2", 2, "{kind: fsdp, gather: int8}", {"precision.compute=bf16", "train.batch.micro=2"}},
+      {"llama", 4, "{kind: fsdp, sharding: hybrid_shard, replicate: 2, gather: int8, reduce_dtype: int8}"},
+      // Norms and biases are on all ranks of a tensor axis, matrices are not.
+      {"gpt2", 4, "{kind: ddp, compression: {top_k: 0.1}}", {}, ", tensor: {degree: 2}"},
+      {"llama", 4, "{kind: ddp, compression: {top_k: 0.2}}", {}, ", tensor: {degree: 2, sequence_parallel: true}"},
+      {"gpt2", 4, "{kind: ddp, compression: int8}", {"train.clip_norm=0.5"}, ", tensor: {degree: 2}"},
+      {"llama", 4, "{kind: zero1, compression: int8}", {}, ", tensor: {degree: 2, sequence_parallel: true}"},
+      {"llama", 4, "{kind: zero1, compression: bf16}", {}, ", tensor: {degree: 2}"},
+      {"gpt2", 4, "{kind: zero2, reduce_dtype: int8}", {}, ", tensor: {degree: 2}"},
+      {"llama", 8, "{kind: zero3, gather: int8, reduce_dtype: int8}", {}, ", tensor: {degree: 2}"},
+      {"mlp", 4, "{kind: ddp, compression: int8}", {"train.batch.micro=1"}, ", pipeline: {degree: 2}"},
+      {"llama", 4, "{kind: zero1, compression: int8}", {"train.batch.micro=1"}, ", pipeline: {degree: 2}"},
+      {"llama",
+       8,
+       "{kind: fsdp, reduce_dtype: int8}",
+       {"train.batch.micro=1"},
+       ", tensor: {degree: 2}, pipeline: {degree: 2}"},
   };
   for (const Case& one : cases) {
     CAPTURE(one.model);
     CAPTURE(one.data);
-    Overrides overrides = on(one.ranks, "{data: " + one.data + "}", one.more);
+    CAPTURE(one.axes);
+    Overrides overrides = on(one.ranks, "{data: " + one.data + one.axes + "}", one.more);
     const LoadedJob ranks = on_threads(jobs.load(one.model, "run", overrides), kCompile);
     REQUIRE(is_simulated(ranks));
     const Comparison comparison = compare(ranks, on_one_rank(ranks, compiled(ranks).batch.micro), 5, kCompile);
@@ -274,11 +298,10 @@ TEST_CASE("what can neither be one rank's training nor be simulated is refused b
     return false;
   };
   const std::string codes = "{kind: zero1, compression: int8}";
-  CHECK(refuses("strategy", {"strategy={data: " + codes + ", tensor: {degree: 2}}"}));
-  CHECK(refuses("strategy", {"strategy={data: {kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9, "
-                             "compression: int8}}, tensor: {degree: 2}}"}));
+  CHECK(refuses("strategy.context", {"strategy={data: " + codes + ", context: {degree: 2}}"}));
+  CHECK(refuses("strategy.pipeline", {"strategy={data: " + codes + ", pipeline: {degree: 2}}"}));  // a tied head
+  CHECK(refuses("strategy.pipeline", {"strategy={data: {kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9, "
+                                      "compression: int8}}, pipeline: {degree: 2}}"}));
   CHECK(refuses("train.optimizer", {"strategy.data=" + codes, "train.optimizer.states=bf16"}));
-  CHECK(refuses("strategy.data.reduce_dtype",
-                {"strategy.data={kind: fsdp, sharding: hybrid_shard, replicate: 2, reduce_dtype: int8}"}));
   CHECK_FALSE(refuses("strategy", {"strategy.data=" + codes}));
 }

@@ -60,6 +60,7 @@ struct AssembleOptions {
       groups;                         ///< names of the parameters that are to form units, all parameters once
   std::int64_t slice_alignment = 64;  ///< elements: a unit's slices are multiples of it
   std::int64_t tensor_alignment = 1;  ///< elements: its tensors begin at multiples of it
+  bool cut_apart = false;  ///< what the tensor axis cuts and what its ranks have alike are units of their own
   DType reduce = DType::f32;
   DType compute = DType::f32;
   std::int64_t micro_batch = 1;  ///< rows of one micro-batch of one rank

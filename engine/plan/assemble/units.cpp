@@ -69,7 +69,7 @@ class UnitLayouter {
 
  private:
   void split(std::size_t group) {
-    std::map<std::tuple<std::set<int>, DType, std::int32_t, bool>, std::vector<std::string>> parts;
+    std::map<std::tuple<std::set<int>, DType, std::int32_t, bool, bool>, std::vector<std::string>> parts;
     for (const std::string& name : options_.groups[group]) {
       const auto found = uses_.find(name);
       CHECK(found != uses_.end(), "a group names parameter " + name + ", which the graph lacks");
@@ -77,7 +77,8 @@ class UnitLayouter {
                                      : options_.optimizer_of             ? options_.optimizer_of(name)
                                                                          : 0;
       const Spec& spec = graph_.value(found->second.parameter->value).spec;
-      parts[{found->second.chunks, spec.dtype(), optimizer, spec.is_cut(Axis::expert)}].push_back(name);
+      const bool apart = options_.cut_apart && spec.is_cut(Axis::tensor);
+      parts[{found->second.chunks, spec.dtype(), optimizer, spec.is_cut(Axis::expert), apart}].push_back(name);
     }
     int index = 0;
     for (const auto& [key, names] : parts) {

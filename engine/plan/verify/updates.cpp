@@ -21,6 +21,22 @@ double real_or_one(const Signature& signature, std::string_view name) {
   return signature.attributes.has(name) ? signature.attributes.real(name) : 1.0;
 }
 
+// Whether codes of `block` elements together (0: of all) are of elements that ranks of the tensor axis have alike, or
+// of elements of which each has a part, and not of both: what ranks have alike would become another code on each of
+// them.
+bool codes_apart(const FlatLayout& layout, std::int64_t block) {
+  const auto alike = [](const LayoutEntry& entry) { return entry.tensor == Held::same(); };
+  const LayoutEntry* before = nullptr;
+  for (const LayoutEntry& entry : layout) {
+    if (entry.tensor.is(Note::zero)) continue;
+    if (before != nullptr && alike(*before) != alike(entry) &&
+        (block == 0 || (before->last - 1) / block == entry.first / block))
+      return false;
+    before = &entry;
+  }
+  return true;
+}
+
 Access access_due(Of of) { return of < Of::made ? Access::read : of == Of::made ? Access::write : Access::update; }
 
 }  // namespace
@@ -388,6 +404,8 @@ void Flow::compress(std::size_t i, const Launch& launch, const Signature& signat
   for (FactRange& piece : pieces) {
     piece.facts.dtype = signature.operands.back().dtype;
     if (!codes) continue;
+    if (!codes_apart(tables_.layout(piece.facts), signature.op == Op::quantize_int8 ? kInt8Block : 0))
+      mix(i, Axis::tensor, "makes codes of what ranks have alike together with what each has a part of");
     piece.facts.content = {Content::code};
     piece.facts.content.chunks = signature.op == Op::quantize_int8 ? integer(signature, "slices") : 1;
   }
