@@ -26,6 +26,8 @@ Meaning meaning_of(const Quantity& quantity) {
   if (quantity.name == "gradients") return {"gradient norms", "relative difference, worst step"};
   if (quantity.name == "weights")
     return {"weights together", "root mean square difference / how far the optimizer moved them"};
+  if (quantity.name == "replicas")
+    return {"replicas", "tensors of which ranks hold the same elements, and not the same bits"};
   if (quantity.name == "dropped") return {"dropped", "choices of experts that one side alone left out, worst step"};
   return {"each weight", "largest absolute difference"};
 }
@@ -69,6 +71,8 @@ void put_text(const CompiledJob& compiled, const Comparison& comparison, const s
       table.str());
   explain_weights(compiled);
   explain_dropped(comparison);
+  if (!comparison.different_replicas.empty())
+    put("replicas: ranks went on from different {}\n", fmt::join(comparison.different_replicas, ", "));
   if (comparison.holds())
     put("the same training as {}{}, within rounding, after {} steps\n", other == "one rank" ? "on " : "that of ", other,
         comparison.steps);
@@ -127,8 +131,9 @@ void add_verify(CommandLine& app, Work& work) {
       "\n"
       "Trains the job's first steps twice, under its strategy with ranks as threads of this process and on one rank "
       "with\n"
-      "the same global batch, and compares losses, gradient norms and final weights. Bounds come from the dtype's "
-      "epsilon,\n"
+      "the same global batch, and compares losses, gradient norms and final weights, and among ranks the bits of what "
+      "they\n"
+      "hold alike. Bounds come from the dtype's epsilon,\n"
       "the length of the sums and the depth of the model. What trains differently by design (local_sgd, codes of "
       "gradients\n"
       "or weights) is compared with a serial simulation of it instead. The job's checkpoints and logs are left alone;\n"

@@ -418,7 +418,7 @@ Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t st
   };
   const Ended b = truth();
   CHECK(a.losses.size() == b.losses.size(), "both take the same steps");
-  Comparison comparison{static_cast<std::int64_t>(b.losses.size()), {}};
+  Comparison comparison{static_cast<std::int64_t>(b.losses.size()), {}, {}};
   if (b.losses.empty()) return comparison;
   const Bounds bounds(one.job, b.compiled, ranks.job.strategy.data);
   Quantity losses{"losses"}, gradients{"gradients"};
@@ -437,7 +437,9 @@ Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t st
   }
   for (const Weight& frozen : weights_of(b, units_of(b, -1)))
     if (!unmoved(frozen, a, b)) largest.difference = std::numeric_limits<double>::infinity();
-  comparison.quantities = {losses, gradients, weights, largest};
+  const Quantity replicas{"replicas", static_cast<double>(a.different_replicas.size())};
+  comparison.quantities = {losses, gradients, weights, largest, replicas};
+  comparison.different_replicas = a.different_replicas;
   if (!a.counts_dropped && !b.counts_dropped) return comparison;
   Quantity dropped{"dropped"};
   for (std::size_t step = 0; step < b.dropped.size(); ++step)

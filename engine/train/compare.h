@@ -43,8 +43,9 @@ namespace trainer {
 using Compiler = std::function<CompiledJob(const LoadedJob&)>;
 
 struct Quantity {
-  std::string name;  ///< losses, gradients, weights, weights_largest; where experts may leave out choices, dropped: by
-                     ///< how many more one side did, bound 0
+  std::string name;  ///< losses, gradients, weights, weights_largest; replicas: how many tensors ranks should hold
+                     ///< alike and do not, bound 0; where experts may leave out choices, dropped: by how many more one
+                     ///< side did, bound 0
   double difference =
       0;  ///< of all steps and elements the one that comes nearest to its bound (or lies furthest above it)
   double bound = 0;
@@ -54,6 +55,7 @@ struct Quantity {
 struct Comparison {
   std::int64_t steps = 0;
   std::vector<Quantity> quantities;
+  std::vector<std::string> different_replicas;  ///< the names of those tensors
   bool holds() const;
 };
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/core/op_record.h"
+#include "engine/train/replicas.h"
 #include "engine/train/serial_rounds.h"
 #include "engine/train/serial_steps.h"
 #include "engine/train/train.h"
@@ -56,10 +57,15 @@ std::string run(LoadedJob loaded, const CompiledJob& compiled, const std::string
   std::atomic<bool> stop = false;
   Monitors monitors;
   monitors.push_back(std::make_unique<Recorder>(told, steps, stop));
+  Replicas replicas(compiled.plan);
   TrainOptions options;
   options.stop = &stop;
   options.share = share;
-  return train(loaded, share.index > 0 ? plan_of_share(compiled, share.index) : compiled, monitors, options).checkpoint;
+  options.at_end = [&](int rank, const Executor& executor) { replicas.add(rank, executor); };
+  const RunReport report =
+      train(loaded, share.index > 0 ? plan_of_share(compiled, share.index) : compiled, monitors, options);
+  told.different_replicas = replicas.different();
+  return report.checkpoint;
 }
 
 // Of all shares, step by step.

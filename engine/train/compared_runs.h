@@ -16,6 +16,7 @@ struct Told {
   std::vector<double> losses, norms;
   std::vector<std::int64_t> dropped;  // choices that experts left out; 0 where nothing counts them
   bool counts_dropped = false;
+  std::vector<std::string> different_replicas;  // by name, at the end (replicas.h)
 };
 
 /// A run, and the checkpoint at its end.

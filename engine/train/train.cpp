@@ -179,6 +179,7 @@ class RankLoop {
       ended = false;
     }
     tell_of_step();
+    if (run_.options.at_end) run_.options.at_end(rank_, *executor_);
     if (saver_) saver_->finish();
     if (retention_) retention_->finish(step_);
     const std::vector<RankReport> ranks = report_ranks(*executor_, bytes_sent_, channel_);

@@ -72,6 +72,8 @@ struct TrainOptions {
   };
   Share share{};
   double peak_flops = 0;  ///< a second, of all ranks, for the log's MFU; 0: unknown
+  std::function<void(int rank, const Executor&)>
+      at_end{};  ///< called by each rank of this process, on its own thread, when its last step is done
   std::function<void(const std::vector<RankTrace>&)>
       trace{};  ///< gets the last step's times, of every rank; recorded only if set
 };

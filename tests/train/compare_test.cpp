@@ -83,7 +83,7 @@ TEST_CASE("strategies hold the bounds of verify, with weights that moved") {
     CAPTURE(one.overrides.back());
     const Comparison comparison = compared(jobs.load(one.model, "run", one.overrides));
     CHECK(comparison.steps == 4);
-    REQUIRE(comparison.quantities.size() == 4);
+    REQUIRE(comparison.quantities.size() == 5);
     check_holds(comparison);
     CHECK(quantity(comparison, "losses").bound < 0.1);
     CHECK(quantity(comparison, "weights").bound < 1);
@@ -266,6 +266,22 @@ TEST_CASE("a strategy that forgets its reductions does not hold") {
   CHECK_FALSE(comparison.holds());
   CHECK_FALSE(quantity(comparison, "gradients").holds());
   CHECK_FALSE(quantity(comparison, "weights").holds());
+}
+
+// Each rank updates from its own gradients: the weights that they had alike, and both moments of each.
+TEST_CASE("replicas that went apart are named") {
+  const TinyJobs jobs;
+  const Compiler broken = [](const LoadedJob& job) { return without_reductions(compiled(job)); };
+  const auto replicas = [&](const std::string& strategy, const Compiler& compile) {
+    const LoadedJob loaded = jobs.load("mlp", "run", on(2, strategy));
+    return compare(on_threads(loaded, compile), on_one_rank(loaded, 4), 3, compile).different_replicas;
+  };
+  CHECK(replicas("ddp", kCompile).empty());
+  const std::vector<std::string> apart = replicas("ddp", broken);
+  CHECK(std::ranges::count(apart, "layers.0.fc.weight") == 1);
+  CHECK(std::ranges::count(apart, "layers.0.fc.weight.exp_avg") == 1);
+  CHECK(std::ranges::count(apart, "layers.0.fc.weight.exp_avg_sq") == 1);
+  CHECK(replicas("zero1", kCompile).empty());  // slices: no rank holds what another does
 }
 
 TEST_CASE("verify leaves the job's checkpoints and logs alone, and stops after the job's own steps") {

@@ -6,8 +6,11 @@
 #include <cstdlib>
 #include <sstream>
 
+#include <doctest/doctest.h>
+
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/random.h"
+#include "engine/train/replicas.h"
 #include "kernels/cpu/table.h"
 
 namespace trainer::tests {
@@ -151,7 +154,10 @@ Trained run(const LoadedJob& loaded, const CompiledJob& compiled, const std::fun
   Trained trained;
   Monitors monitors;
   monitors.push_back(std::make_unique<Recorder>(trained, after_step));
+  Replicas replicas(compiled.plan);
+  options.at_end = [&](int rank, const Executor& executor) { replicas.add(rank, executor); };
   trained.report = train(loaded, compiled, monitors, options);
+  CHECK(replicas.different() == std::vector<std::string>{});
   return trained;
 }
 
