@@ -15,6 +15,7 @@
 #include "strategies/expert/expert_parallel.h"
 #include "strategies/pipeline/chunks.h"
 #include "strategies/pipeline/split.h"
+#include "strategies/strategies.h"
 #include "strategies/tensor/tensor_parallel.h"
 
 namespace trainer {
@@ -146,16 +147,20 @@ cost::Profile ProfileCache::made(const Graph& whole, const cost::CostModel& mode
     if (stands_for_[i] == static_cast<int>(i)) kept_at[i] = next++;
   cost::Profile profile{{}, of_kept.input_bytes};
   for (const int like : stands_for_) profile.pieces.push_back(of_kept.pieces[kept_at[static_cast<std::size_t>(like)]]);
-  if (loaded_.job.strategy.offload.activations != OffloadTo::none) move_off_device(profile);
+  if (loaded_.job.strategy.offload.activations != OffloadTo::none) move_off_device(profile, model);
   return profile;
 }
 
-// What one block keeps leaves while the next computes, and comes while the one before it does. The last keeps its own.
-void ProfileCache::move_off_device(cost::Profile& profile) const {
+// What one block keeps leaves while the next computes, and comes while the one before it does: blocks are alike, so a
+// block takes as long as its own moves where these take longer than it. The last keeps its own.
+void ProfileCache::move_off_device(cost::Profile& profile, const cost::CostModel& model) const {
+  const Space space = strategies::space_of(loaded_.job.strategy.offload.activations);
   const auto last =
       std::find_if(blocks_.rbegin(), blocks_.rend(), [](const std::string& block) { return !block.empty(); });
   for (std::size_t i = 0; i + 1 < static_cast<std::size_t>(blocks_.rend() - last); ++i) {
     cost::Piece& piece = profile.pieces[i];
+    piece.forward_us = std::max(piece.forward_us, model.move(space, false, piece.saved_bytes).us);
+    piece.input_us += std::max(0.0, model.move(space, true, piece.saved_bytes).us - piece.backward_us());
     piece.transient_bytes += 2 * piece.saved_bytes;
     piece.saved_bytes = piece.freed_bytes = 0;
   }

@@ -87,7 +87,7 @@ class ProfileCache final : public cost::ProfileSource {
   std::unique_ptr<Differentiated> take_differentiated(const Cutting& cutting, std::int64_t micro);
   Graph differentiated(const Cutting& cutting, std::int64_t micro);
   cost::Profile made(const Graph& whole, const cost::CostModel& model, const ProfileKey& key);
-  void move_off_device(cost::Profile& profile) const;
+  void move_off_device(cost::Profile& profile, const cost::CostModel& model) const;
   cost::Profile mixed(const cost::Profile& none, const cost::Profile& full, std::int64_t every) const;
 
   const LoadedJob& loaded_;

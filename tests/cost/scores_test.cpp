@@ -268,6 +268,35 @@ TEST_CASE("a sketch takes as long as the plan") {
   }
 }
 
+// 2,048 tokens of a block of 50 million parameters keep what the link needs longer for than the block; under full
+// recomputation they keep their input alone.
+TEST_CASE("moves of activations count in sketches") {
+  static const StreamsTarget target;
+  const Hardware hardware{
+      .target = &target, .memory_bytes = (std::int64_t{600} << 30), .machine = &h100(), .ranks_per_node = 8};
+  cost::Candidate candidate;
+  candidate.kind = DataKind::fsdp;
+  candidate.mesh.set(Axis::shard, 8);
+  const auto sketched = [&](const std::string& offload, const std::string& mode, double& planned) {
+    const LoadedJob loaded = job_of_way({"{data: {kind: fsdp}" + offload + "}", mode, {}}, "");
+    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+    planned = cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us;
+    ProfileCache profiles(loaded, hardware);
+    const cost::SearchSpace space = search_space(loaded.job, hardware, 8);
+    candidate.micro_batches = compiled.batch.micro_batches;
+    candidate.recompute = loaded.job.activation_checkpointing;
+    return cost::Sketcher(space, profiles).step_us(candidate);
+  };
+  for (const char* mode : {"none", "full"}) {
+    CAPTURE(std::string(mode));
+    double planned = 0, here = 0;
+    const double moved = sketched(", offload: {activations: host}", mode, planned), stays = sketched("", mode, here);
+    CHECK(moved == doctest::Approx(planned).epsilon(0.05));
+    CHECK((moved > 1.2 * stays) == (planned > 1.2 * here));
+    CHECK((planned > 1.2 * here) == (std::string(mode) == "none"));
+  }
+}
+
 TEST_CASE("a sketch waits for the slowest of all ranks, as the plan does") {
   static const StreamsTarget target;
   const Hardware hardware{
