@@ -4,6 +4,7 @@
 //   read      the file: defaults are filled in, and what it leaves to `auto` stays so      engine/job/load.cpp
 //   resolve   the cluster: device, ranks of a node and hardware follow from what is there  hardware.h
 //   choose    what the cost model is asked for: strategy, micro-batch, recomputation       choose.h
+//             where nothing fits on GPUs: what moves to their host                         choose_offload.h
 //   resolve   the strategy: each `auto` left follows from mesh and graph                   resolve_strategy.h
 //
 // To resolve is to follow a rule, to choose is to compare predictions. A job about which there is nothing left to
