@@ -279,6 +279,16 @@ std::string wrap_line(const WrapJob& wrap) {
   return "";
 }
 
+// "optimizer host, gradients host"; empty: nothing is off the device.
+std::string offload_line(const OffloadJob& offload) {
+  std::string text;
+  for (const auto& [what, where] :
+       {std::pair("optimizer", offload.optimizer), std::pair("gradients", offload.gradients),
+        std::pair("parameters", offload.parameters), std::pair("activations", offload.activations)})
+    if (where != OffloadTo::none) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, name_of(where));
+  return text;
+}
+
 void add_decisions(std::string& out, const LoadedJob& loaded, const CompiledJob& compiled) {
   const StrategyJob& strategy = compiled.strategy;
   add_profile(out, loaded);
@@ -287,6 +297,7 @@ void add_decisions(std::string& out, const LoadedJob& loaded, const CompiledJob&
   for (const char* key : {"keep", "reduce", "gather", "secondary", "reduce_dtype", "prefetch", "compression"})
     if (data.contains(key))
       text += fmt::format("; {}: {}", key, data[key].is_string() ? data[key].get<std::string>() : data[key].dump());
+  if (const std::string off = offload_line(strategy.offload); !off.empty()) text += "; offload: " + off;
   out += fmt::format("decided:    {}\n", text);
 }
 

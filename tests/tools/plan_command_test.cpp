@@ -177,6 +177,14 @@ TEST_CASE("verify shows every quantity with its bound, exits 0, and touches noth
   CHECK(contains(beside.err, "verify simulates no context axis, where ranks send codes"));
 }
 
+TEST_CASE("plan says what is kept off the device") {
+  const Workplace in;
+  const Outcome plain = in({"plan", "job.yaml"});
+  const Outcome moved = in({"plan", "job.yaml", "strategy={data: {kind: zero1}, offload: {optimizer: disk}}"});
+  CHECK(contains(moved.out, "; offload: optimizer disk\n"));
+  CHECK_FALSE(contains(plain.out, "offload: "));
+}
+
 TEST_CASE("a plan that does not fit exits 78 and is printed all the same") {
   const Workplace in;
   const Outcome outcome = in({"plan", "job.yaml", "cluster.memory_limit=200KiB", "--json"});
