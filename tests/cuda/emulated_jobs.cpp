@@ -1,11 +1,15 @@
 // Ranks are threads, of which the first that fails ends all.
 #include "tests/cuda/emulated_jobs.h"
 
+#include <doctest/doctest.h>
+
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "engine/comm/stream_communicator.h"
+#include "engine/train/replicas.h"
 #include "tests/cuda/emulated/emulated.h"
 #include "tests/launch/star.h"
 
@@ -15,7 +19,10 @@ namespace {
 
 class Ranks {
  public:
-  Ranks(const GpuJob& job, const TrainOptions& options) : job_(job), options_(options), id_(nccl_unique_id()) {}
+  Ranks(const GpuJob& job, TrainOptions options)
+      : job_(job), options_(std::move(options)), id_(nccl_unique_id()), replicas_(job.compiled.plan) {
+    options_.at_end = [this](int rank, const Executor& executor) { replicas_.add(rank, executor); };
+  }
 
   Trained run(int world) {
     star_ = star_of(world);
@@ -23,6 +30,7 @@ class Ranks {
     for (int rank = 0; rank < world; ++rank) threads.emplace_back([this, rank, world] { train(rank, world); });
     for (std::thread& thread : threads) thread.join();
     if (failure_) std::rethrow_exception(failure_);
+    CHECK(replicas_.different() == std::vector<std::string>{});
     return std::move(trained_);
   }
 
@@ -47,8 +55,9 @@ class Ranks {
   }
 
   const GpuJob& job_;
-  const TrainOptions& options_;
+  TrainOptions options_;
   const std::string id_;
+  Replicas replicas_;
   std::vector<Connections> star_;
   Trained trained_;
   std::mutex mutex_;
@@ -66,7 +75,7 @@ Trained run(const GpuJob& job, std::uint64_t order, TrainOptions options) {
   options.threads = 1;
   from_the_start(job.loaded);
   const int world = job.compiled.plan.mesh.world_size();
-  return world == 1 ? run(job.loaded, job.compiled, {}, std::move(options)) : Ranks(job, options).run(world);
+  return world == 1 ? run(job.loaded, job.compiled, {}, std::move(options)) : Ranks(job, std::move(options)).run(world);
 }
 
 }  // namespace trainer::tests

@@ -118,7 +118,9 @@ TEST_CASE("GPUs send weights and gradients as codes of 8 bits as processors do, 
   for (const auto& [ranks, data] :
        {std::pair(2, "{kind: fsdp, gather: int8, prefetch: 2}"), std::pair(4, "{kind: zero3, reduce_dtype: int8}"),
         std::pair(4, "{kind: fsdp, secondary: 2, gather: int8}"),
-        std::pair(4, "{kind: fsdp, sharding: hybrid_shard, replicate: 2, gather: int8, reduce_dtype: int8}")}) {
+        std::pair(4, "{kind: fsdp, sharding: hybrid_shard, replicate: 2, gather: int8, reduce_dtype: int8}"),
+        std::pair(4, "{kind: ddp, compression: int8}, tensor: {degree: 2}"),
+        std::pair(4, "{kind: ddp, compression: {top_k: 0.1}}, tensor: {degree: 2}")}) {
     CAPTURE(std::string(data));
     const tests::Overrides overrides{"checkpoint.resume=none", "strategy={data: " + std::string(data) + "}"};
     const tests::GpuJob job = tests::gpu_job(jobs(), "gpt2", "codes", overrides, ranks);

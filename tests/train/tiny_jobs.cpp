@@ -155,7 +155,7 @@ Trained run(const LoadedJob& loaded, const CompiledJob& compiled, const std::fun
   Monitors monitors;
   monitors.push_back(std::make_unique<Recorder>(trained, after_step));
   Replicas replicas(compiled.plan);
-  options.at_end = [&](int rank, const Executor& executor) { replicas.add(rank, executor); };
+  if (!options.at_end) options.at_end = [&](int rank, const Executor& executor) { replicas.add(rank, executor); };
   trained.report = train(loaded, compiled, monitors, options);
   CHECK(replicas.different() == std::vector<std::string>{});
   return trained;
