@@ -8,6 +8,7 @@
 #include "engine/compile/choose.h"
 #include "engine/compile/fit.h"
 #include "engine/compile/fixed.h"
+#include "engine/compile/hardware.h"
 #include "engine/core/error.h"
 #include "engine/cost/machine_model.h"
 
@@ -39,20 +40,17 @@ LoadedJob offloaded(LoadedJob loaded, const Moved& one) {
   return loaded;
 }
 
-// Whether the hosts hold what is no longer on the devices, shared out evenly.
-bool has_room_on_host(const LoadedJob& loaded, const LoadedJob& moved, const Hardware& hardware) {
-  const std::int64_t of_rank = least_states_bytes(loaded) - least_states_bytes(moved);
-  return of_rank * (world_size_of(loaded.job) / loaded.job.cluster.nodes) <= hardware.machine->host_memory_bytes;
-}
-
 }  // namespace
 
 std::optional<CompiledJob> choose_offload(const LoadedJob& loaded, const Hardware& hardware) {
   const bool cuda = hardware.machine != nullptr && hardware.machine->device.kind == cost::DeviceKind::cuda;
   if (!cuda || loaded.job.strategy.free != StrategyJob{}.free || loaded.job.strategy.offload.any()) return std::nullopt;
+  const std::int64_t ranks_per_node = world_size_of(loaded.job) / loaded.job.cluster.nodes,
+                     limit = memory_limit(loaded.job, hardware, ranks_per_node), all = least_states_bytes(loaded);
   for (const Moved& one : kMoved) {
     const LoadedJob moved = offloaded(loaded, one);
-    if (!has_room_for_states(moved, hardware) || !has_room_on_host(loaded, moved, hardware)) continue;
+    const std::int64_t stays = least_states_bytes(moved);
+    if (stays > limit || (all - stays) * ranks_per_node > hardware.machine->host_memory_bytes) continue;
     try {
       CompiledJob compiled =
           leaves_choices(moved.job) ? choose(moved, hardware) : compile_fixed(moved, hardware, Purpose::train);

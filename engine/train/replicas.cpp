@@ -24,7 +24,7 @@ bool is_compared(const Slot& slot) {
 
 // Of states with scales their codes, which lie in front.
 void Replicas::add(int rank, const Executor& executor) {
-  if (plan_.drifts) return;
+  if (plan_.drifts || plan_.mesh.world_size() == 1) return;
   const Coordinates at = plan_.mesh.coordinates(rank);
   std::vector<std::byte> bytes;
   for (const Unit& unit : executor.role().units) {
