@@ -7,10 +7,9 @@
 //   update_scalars  squares f64 [1], loss f64 [1], count f64 [1], scalars f32 [4], applied i32 [1]
 //                   → scalars, applied (in place)
 //   sgd             master f32 [n], gradient r [n], momentum f32 [n]?, lr f32 [1], scalars, applied,
-//                   working bf16 or f16 [n]? (f16: GPUs)
-//                   → master, momentum?, working? (in place)
-//   adam, adamw     master, gradient, m f32 [n], v f32 [n], lr, scalars, applied, working? → master, m, v, working?
-//   lion            master, gradient, m, lr, scalars, applied, working? → master, m, working?
+//                   → master, momentum? (in place), working bf16 or f16 [n]? (f16: GPUs)
+//   adam, adamw     master, gradient, m f32 [n], v f32 [n], lr, scalars, applied → master, m, v (in place), working?
+//   lion            master, gradient, m, lr, scalars, applied → master, m (in place), working?
 //
 // The states (momentum, m, v) of an optimizer are all f32 [n] as above, all bf16 [n], or all int8: each u8 [n] followed
 // by its scales f32 [⌈n / 256⌉], in blocks of 256 elements that begin at the operand's first (engine/core/compression.h
@@ -25,13 +24,13 @@
 // else good_steps += 1, and where that reaches growth_interval:
 //   loss_scale = min(largest_scale, loss_scale · growth_factor), good_steps = 0.
 //
-// Optimizers take g = gradient · factor, do nothing at all where factor is 0, and read t = applied (1 in the first
-// update). First, for elements whose index in the unit (Call::origin + i) is below decay_elements, w −= lr ·
-// weight_decay · w. Then
+// Optimizers take g = gradient · factor, leave weights and states as they are where factor is 0, and read t = applied
+// (1 in the first update). First, for elements whose index in the unit (Call::origin + i) is below decay_elements, w −=
+// lr · weight_decay · w. Then
 //   sgd    b = momentum · b + g;  w −= lr (nesterov ? g + momentum · b : b);  without momentum w −= lr g
 //   adam   m = β₁ m + (1 − β₁) g;  v = β₂ v + (1 − β₂) g²;  w −= lr / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + eps)
 //   lion   c = β₁ m + (1 − β₁) g;  m = β₂ m + (1 − β₂) g;  w −= lr sign(c)
-// and working = w rounded to its dtype. adam and adamw are the same arithmetic.
+// and working = w rounded to its dtype, where factor is 0 too. adam and adamw are the same arithmetic.
 // Attributes: first (0), last (the end), scale (1); clip_norm, dynamic, growth_interval (integer), growth_factor,
 // backoff_factor, largest_scale, smallest_scale (real; with dynamic alone); momentum, nesterov, has_momentum; beta1,
 // beta2, eps (not lion); weight_decay, decay_elements, working. Sources: Kingma and Ba, "Adam", 2015; Loshchilov and

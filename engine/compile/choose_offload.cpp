@@ -1,9 +1,14 @@
 // Each try is a whole choice, except where not even an equal share of what stays would fit.
 #include "engine/compile/choose_offload.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "engine/compile/choose.h"
 #include "engine/compile/fit.h"
@@ -11,6 +16,8 @@
 #include "engine/compile/hardware.h"
 #include "engine/core/error.h"
 #include "engine/cost/machine_model.h"
+#include "engine/cost/predict.h"
+#include "engine/cost/ranking.h"
 
 namespace trainer {
 namespace {
@@ -40,6 +47,37 @@ LoadedJob offloaded(LoadedJob loaded, const Moved& one) {
   return loaded;
 }
 
+double spread_of(const cost::Prediction& prediction) {
+  return (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
+}
+
+// The same plan with its update on the host's processor, if that is faster by more than a tie.
+CompiledJob with_faster_update(const LoadedJob& loaded, CompiledJob compiled, const Hardware& hardware) {
+  LoadedJob fixed = loaded;
+  fixed.job.strategy = compiled.strategy;
+  fixed.job.strategy.offload.update = UpdateOn::host;
+  fixed.job.train.batch.micro = compiled.batch.micro;
+  fixed.job.activation_checkpointing = compiled.recompute;
+  CompiledJob on_host = compile_fixed(fixed, hardware, Purpose::train);
+  for (CompiledJob* one : {&compiled, &on_host})
+    if (one->prediction == nullptr)
+      one->prediction = std::make_shared<const cost::Prediction>(
+          cost::predict(one->plan, cost::CostModel(cluster_of(*one, hardware))));
+  const double there = on_host.prediction->step_us, here = compiled.prediction->step_us;
+  if (!on_host.fits || there * (1 + cost::tie_of(spread_of(*on_host.prediction))) >= here) return compiled;
+  on_host.alternatives = std::move(compiled.alternatives);
+  if (!on_host.alternatives.empty()) {
+    Alternative& taken = on_host.alternatives.front();
+    taken.strategy = on_host.strategy;
+    taken.predicted_us = there;
+    taken.peak_bytes = on_host.peak_bytes();
+  }
+  on_host.strategy_why = fmt::format(
+      "The host's processor updates the weights: a step takes {:.3g} s, and {:.3g} s where the GPU updates them. {}",
+      there / 1e6, here / 1e6, compiled.strategy_why);
+  return on_host;
+}
+
 }  // namespace
 
 std::optional<CompiledJob> choose_offload(const LoadedJob& loaded, const Hardware& hardware) {
@@ -55,6 +93,7 @@ std::optional<CompiledJob> choose_offload(const LoadedJob& loaded, const Hardwar
       CompiledJob compiled =
           leaves_choices(moved.job) ? choose(moved, hardware) : compile_fixed(moved, hardware, Purpose::train);
       if (!compiled.fits) continue;
+      compiled = with_faster_update(moved, std::move(compiled), hardware);
       compiled.strategy_why = "Nothing fits with everything on the device, so " + std::string(one.what) +
                               " in the host's memory. " + compiled.strategy_why;
       return compiled;

@@ -11,6 +11,7 @@ namespace trainer {
 ///   1. the optimizer's states and master weights, under any strategy;
 ///   2. the gradients too, over data ranks;
 ///   3. the working copies of the weights too, over data ranks that shard them.
+/// Of these the update runs on the processor of the host, where the prediction says that it is faster there.
 /// The hosts have to hold what moves (`host_memory` of the hardware file). Nothing if none fits, if the devices are no
 /// GPUs, or if the job says anything of its strategy. `strategy_why` says what moved.
 std::optional<CompiledJob> choose_offload(const LoadedJob& loaded, const Hardware& hardware);

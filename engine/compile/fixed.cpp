@@ -472,9 +472,9 @@ class Compilation {
     options.data = &data;
     options.compression = compression;
     const OffloadJob& offload = job_.strategy.offload;
-    options.offload = {strategies::space_of(offload.optimizer), strategies::space_of(offload.gradients),
+    options.offload = {strategies::space_of(offload.optimizer),  strategies::space_of(offload.gradients),
                        strategies::space_of(offload.parameters), strategies::space_of(offload.activations),
-                       hardware_.offload_chunk};
+                       offload.update == UpdateOn::host,         hardware_.offload_chunk};
     if (compression != nullptr) options.slice_alignment = kInt8Block;
     if (sends_int8()) options.slice_alignment = options.tensor_alignment = kInt8Block;
     if (compression != nullptr && mesh_.size(Axis::tensor) > 1) code_apart(options);

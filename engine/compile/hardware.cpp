@@ -141,10 +141,8 @@ class Settling {
 
   void offload(bool cuda) {
     const OffloadJob& offload = loaded_.job.strategy.offload;
-    for (const auto& [key, where] :
-         {std::pair("optimizer", offload.optimizer), std::pair("gradients", offload.gradients),
-          std::pair("parameters", offload.parameters), std::pair("activations", offload.activations)}) {
-      const std::string path = std::string("strategy.offload.") + key;
+    for (const auto& [key, where] : offload.parts()) {
+      const std::string path = fmt::format("strategy.offload.{}", key);
       if (where == OffloadTo::host && !cuda) add(path, "on a CPU the device is the host", "none or disk");
       if (where == OffloadTo::disk && cuda)
         add(path, "files are read into the memory of a CPU; beside a GPU its host has memory", "none or host");

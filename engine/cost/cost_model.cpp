@@ -17,6 +17,8 @@
 namespace trainer::cost {
 namespace {
 
+constexpr double kHostStartUs = 20;  // an estimate: until the threads of a processor have begun to work
+
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return (hash ^ value) * 0x9E3779B97F4A7C15u + (hash >> 29);
 }
@@ -189,6 +191,18 @@ Estimate CostModel::move(Space elsewhere, bool comes, std::int64_t bytes) const 
   Figure share = comes ? disk.read : disk.write;
   share.value /= impl_->ranks_on_node();
   return moved(share, 100);
+}
+
+Estimate CostModel::on_host(const Signature& signature) const {
+  const Cost cost = cost_of(signature);
+  return on_host(static_cast<std::int64_t>(cost.bytes_read + cost.bytes_written));
+}
+
+Estimate CostModel::on_host(std::int64_t bytes) const {
+  // Of a processor that nothing describes: of a server with eight channels of DDR4 for each of two sockets.
+  const Figure known = impl_->machine().host_bandwidth, bandwidth = known.value > 0 ? known : Figure{300e9, 0.5};
+  const double share = bandwidth.value / impl_->ranks_on_node();
+  return {kHostStartUs + static_cast<double>(bytes) / share * 1e6, bandwidth.spread, Bound::memory};
 }
 
 double CostModel::overlap_slowdown() const { return impl_->machine().overlap_slowdown; }

@@ -46,6 +46,9 @@ class CostModel {
   Estimate copy(std::int64_t bytes) const;
   /// Bytes between the device and another of its spaces, while the node's other ranks move as many.
   Estimate move(Space elsewhere, bool comes, std::int64_t bytes) const;
+  /// A kernel on the processor of a GPU's host, while those of the node's other ranks run; bound by its memory.
+  Estimate on_host(const Signature& signature) const;
+  Estimate on_host(std::int64_t bytes) const;  ///< that reads and writes so many
   /// By how much kernels take longer while communication runs.
   double overlap_slowdown() const;
   /// The same beside a collective of this group: on a GPU one that leaves the node by few cards holds few

@@ -142,6 +142,8 @@ Fields machine() {
       extra("host_memory", "Bytes of a node's main memory.", bytes_figure()),
       extra("host_link", "bytes/s of copies between a GPU and pinned memory of its host, in one direction.",
             bandwidth(1e13)),
+      extra("host_bandwidth", "bytes/s at which all cores of a GPU's node read and write its main memory together.",
+            bandwidth(1e13)),
       extra("disk", "A node's disk, by large parts one after the other.",
             {section({
                 required("read", "bytes/s.", bandwidth(1e13)),

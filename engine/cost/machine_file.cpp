@@ -240,6 +240,7 @@ MachineModel machine_of(const Reader& r, const std::string& path) {
   machine.price_per_device_hour = r.number("price_per_device_hour");
   machine.host_memory_bytes = r.bytes("host_memory");
   machine.host_link = r.figure("host_link");
+  machine.host_bandwidth = r.figure("host_bandwidth");
   if (r.checked().sections.contains("disk")) machine.disk = {r.figure("disk.read"), r.figure("disk.write")};
   machine.measured_here = r.flag("measured_here");
   return machine;

@@ -102,6 +102,7 @@ struct MachineModel {
   double price_per_device_hour = 0;  ///< in any currency; 0: unknown
   std::int64_t host_memory_bytes = 0;
   Figure host_link{};             ///< bytes/s between a GPU and its host's memory, in one direction; 0: unknown
+  Figure host_bandwidth{};        ///< bytes/s that kernels of a node's processor reach, which ranks share; 0: unknown
   std::optional<DiskModel> disk;  ///< none: unknown
   bool measured_here = false;     ///< written by `trainer calibrate`
 

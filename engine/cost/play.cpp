@@ -17,12 +17,12 @@
 namespace trainer::cost {
 namespace {
 
-constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2, kBackground = 3, kTensor = 4, kFetch = 5,
-                      kStore = 6;  // tracks, in the order of Stream
+constexpr std::size_t kCompute = 0, kCommunication = 1, kCopy = 2, kBackground = 3, kTensor = 4, kFetch = 5, kStore = 6,
+                      kHost = 7;  // tracks, in the order of Stream
 static_assert(static_cast<int>(Stream::compute) == 0 && static_cast<int>(Stream::communication) == 1 &&
               static_cast<int>(Stream::copy) == 2 && static_cast<int>(Stream::background) == 3 &&
               static_cast<int>(Stream::tensor) == 4 && static_cast<int>(Stream::fetch) == 5 &&
-              static_cast<int>(Stream::store) == 6);
+              static_cast<int>(Stream::store) == 6 && static_cast<int>(Stream::host) == 7);
 constexpr std::array kTalking{kCommunication, kBackground, kTensor};
 constexpr std::size_t kFlight = kNumStreams;  // in an event: a message between two roles has arrived
 
@@ -402,7 +402,7 @@ class Play {
       player.times.bubble_us += passed;
     } else if (compute.running || player.tracks[kCopy].running) {
       player.times.input_us += passed;
-    } else if (player.tracks[kFetch].running || player.tracks[kStore].running) {
+    } else if (player.tracks[kFetch].running || player.tracks[kStore].running || player.tracks[kHost].running) {
       player.times.offload_us += passed;
     } else {
       player.times.bubble_us += passed;

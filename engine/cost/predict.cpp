@@ -33,7 +33,9 @@ class Clockmaker {
     times.reserve(program.instructions.size());
     for (const Issued& issued : program.instructions) {
       if (const auto* launch = std::get_if<Launch>(&issued.instruction))
-        times.push_back(kernels[static_cast<std::size_t>(launch->signature)]);
+        times.push_back(issued.stream == Stream::host
+                            ? model_.on_host(role.signatures[static_cast<std::size_t>(launch->signature)])
+                            : kernels[static_cast<std::size_t>(launch->signature)]);
       else
         times.push_back(std::visit([&](const auto& one) { return of(role, one); }, issued.instruction));
     }

@@ -348,8 +348,10 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
                              (space_.machine->device.kind == DeviceKind::cpu ? space_.ranks_per_node : 1);
     const auto updated =
         static_cast<double>(data.shard_states ? candidate.sliced(sum.trained, sum.own_trained) : sum.trained);
-    const double update =
-        std::max(updated * (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6, offload_us(model, updated));
+    const double here = space_.job->strategy.offload.update == UpdateOn::host
+                            ? 0
+                            : updated * (16 + 2 * space_.state_bytes) / bandwidth * 1.2e6;
+    const double update = std::max(here, offload_us(model, updated));
     const double at_end = time.per_step(pipelined.units[s], sum, update);
     if (update + at_end > tail) tail = update + at_end, scored.update_us = update, scored.data_us = at_end;
   }
@@ -395,9 +397,10 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
   return profile.input_bytes * candidate.micro_batches - stages.front().first;
 }
 
-// There and back.
+// There and back, while the update runs; that on the host's processor too.
 double Scorer::offload_us(const CostModel& model, double updated) const {
   const OffloadJob& offload = space_.job->strategy.offload;
+  if (offload.update == UpdateOn::host) return update_on_host_us(model, updated);
   const Space space =
       strategies::space_of(offload.optimizer == OffloadTo::none ? offload.parameters : offload.optimizer);
   if (space == Space::device) return 0;
@@ -405,10 +408,28 @@ double Scorer::offload_us(const CostModel& model, double updated) const {
       space_.job->precision.compute == DType::f32
           ? 0
           : static_cast<double>(size_of(space_.job->precision.compute) - working_bytes_on_device(*space_.job));
-  const auto bytes = static_cast<std::int64_t>(
-      updated * (4 + space_.state_bytes - bytes_on_device(*space_.job, space_.state_bytes) + copies));
-  const double comes = model.move(space, true, bytes).us, leaves = model.move(space, false, bytes).us;
+  const auto bytes =
+      static_cast<std::int64_t>(updated * (4 + space_.state_bytes - bytes_on_device(*space_.job, space_.state_bytes)));
+  const double comes = model.move(space, true, bytes).us,
+               leaves = model.move(space, false, bytes + static_cast<std::int64_t>(updated * copies)).us;
   return space == Space::disk ? comes + leaves : std::max(comes, leaves);
+}
+
+// Gradients go to the host and working copies come from there, what of them is not kept there anyway. In f32 these are
+// the masters, which go there too.
+double Scorer::update_on_host_us(const CostModel& model, double updated) const {
+  const Job& job = *space_.job;
+  const OffloadJob& offload = job.strategy.offload;
+  const auto compute = static_cast<double>(size_of(job.precision.compute)),
+             reduce = static_cast<double>(size_of(job.precision.reduce));
+  const double copies = offload.parameters == OffloadTo::none ? compute : 0,
+               gradients = offload.gradients == OffloadTo::none ? reduce : 0;
+  const bool in_f32 = job.precision.compute == DType::f32;
+  const auto bytes = [&](double each) { return static_cast<std::int64_t>(updated * each); };
+  const double leaves = model.move(Space::host, false, bytes(gradients + (in_f32 ? copies : 0))).us,
+               comes = model.move(Space::host, true, bytes(copies)).us,
+               works = model.on_host(bytes(2 * (4 + space_.state_bytes) + reduce + (in_f32 ? 0 : compute))).us;
+  return std::max({leaves, comes, works});
 }
 
 // Masters, states, working copies and what is gathered of them.

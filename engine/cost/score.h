@@ -49,6 +49,7 @@ class Scorer {
  private:
   bool shorten(const Candidate& candidate, Pipelined& pipelined);
   double offload_us(const CostModel& model, double updated) const;
+  double update_on_host_us(const CostModel& model, double updated) const;
   std::int64_t static_bytes(const Candidate& candidate, const ResolvedData& data, const Piece& stage,
                             const std::vector<Piece>& units) const;
   double makespan(const Candidate& candidate, Pipelined& pipelined, const std::vector<double>& forward,

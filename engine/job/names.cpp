@@ -104,6 +104,10 @@ ValueNames<OffloadTo> names_of(OffloadTo) {
   using enum OffloadTo;
   return {{none, "none"}, {host, "host"}, {disk, "disk"}};
 }
+ValueNames<UpdateOn> names_of(UpdateOn) {
+  using enum UpdateOn;
+  return {{device, "device"}, {host, "host"}};
+}
 ValueNames<Profile> names_of(Profile) {
   using enum Profile;
   return {{none, "none"}, {high_bandwidth, "high_bandwidth"}, {low_bandwidth, "low_bandwidth"}};

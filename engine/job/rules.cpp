@@ -466,6 +466,9 @@ class Rules {
     if (disk && text("strategy.offload.dir") == "auto" && dir != nullptr && dir->node.is_null())
       add("strategy.offload.dir", "auto is checkpoint.dir, which is null", "a folder; or a checkpoint.dir");
     if (key.empty()) return;
+    if (text("strategy.offload.update") == "host" && text("precision.compute") == "f16")
+      add("strategy.offload.update", "no kernel of a processor makes working copies in f16",
+          "device; or precision.compute: bf16");
     for (const auto& [path, value] : checked_.values)
       if (path.starts_with("train.") && path.ends_with("optimizer.name") && value.node.text == "muon")
         add(path, "muon updates whole matrices, and what is kept off the device comes there in parts",

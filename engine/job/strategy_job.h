@@ -2,9 +2,12 @@
 // need no more of a job, and with the lists of words that code, schema and documents are made from.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/job/names.h"
@@ -121,19 +124,30 @@ struct WrapJob {
 /// Where something is kept while it is not used: on the device, in the memory of its host, or in a file.
 enum class OffloadTo : std::uint8_t { none, host, disk };
 
+/// Whose processor updates the weights: the device's, or that of the host of a GPU.
+enum class UpdateOn : std::uint8_t { device, host };
+
 struct OffloadJob {
   OffloadTo optimizer = OffloadTo::none;  ///< masters and the optimizer's states
   OffloadTo gradients = OffloadTo::none, parameters = OffloadTo::none;
   OffloadTo activations = OffloadTo::none;  ///< what the backward pass needs of the forward pass
-  std::string dir;                          ///< disk: where the files are
+  UpdateOn update = UpdateOn::device;
+  std::string dir;  ///< disk: where the files are
 
+  struct Part {
+    std::string_view key;
+    OffloadTo place;
+  };
+  /// What a job may keep off the device, by its keys.
+  std::array<Part, 4> parts() const {
+    return {
+        {{"optimizer", optimizer}, {"gradients", gradients}, {"parameters", parameters}, {"activations", activations}}};
+  }
   bool any() const {
-    return optimizer != OffloadTo::none || gradients != OffloadTo::none || parameters != OffloadTo::none ||
-           activations != OffloadTo::none;
+    return std::ranges::any_of(parts(), [](const Part& part) { return part.place != OffloadTo::none; });
   }
   bool uses_disk() const {
-    return optimizer == OffloadTo::disk || gradients == OffloadTo::disk || parameters == OffloadTo::disk ||
-           activations == OffloadTo::disk;
+    return std::ranges::any_of(parts(), [](const Part& part) { return part.place == OffloadTo::disk; });
   }
 };
 
@@ -179,6 +193,7 @@ ValueNames<PipelineSchedule> names_of(PipelineSchedule);
 ValueNames<SplitPolicy> names_of(SplitPolicy);
 ValueNames<WrapPolicy> names_of(WrapPolicy);
 ValueNames<OffloadTo> names_of(OffloadTo);
+ValueNames<UpdateOn> names_of(UpdateOn);
 ValueNames<Profile> names_of(Profile);
 
 #undef TRAINER_VALUE

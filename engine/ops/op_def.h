@@ -93,12 +93,12 @@ struct UpdateDef {
     gradient,  ///< reduced; as the master lies
     taken,     ///< an update
     // written:
-    made,  ///< an update
+    made,     ///< an update
+    working,  ///< there where it is not the master, whose values it gets in any case
     // in place:
     changed,  ///< an update
     master,   ///< where the rank's slice begins is the op's origin
     states,   ///< those of the optimizer's states that the op keeps, each followed by its scales where it has any
-    working,  ///< there where it is not the master
   };
   std::vector<Operand> operands{};  ///< in the kernel's order
   std::vector<Op> follows{};        ///< ops whose update this one may take or change; empty: it does neither

@@ -59,6 +59,8 @@ std::string_view name_of(Stream stream) {
       return "fetch";
     case Stream::store:
       return "store";
+    case Stream::host:
+      return "host";
   }
   return "?";
 }

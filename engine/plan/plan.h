@@ -23,8 +23,9 @@ inline constexpr int kNumCategories = 7;
 std::string_view name_of(Category category);
 std::string_view name_of(CollectiveKind kind);
 
-/// Where bytes are kept: in the memory that kernels work on (on a CPU the host's), beside a GPU in its host's memory,
-/// or in a file. What lies off the device is only moved (Move).
+/// Where bytes are kept: in the device's memory (on a CPU the host's), beside a GPU in its host's memory, or in a file.
+/// What lies off the device is moved (Move), and in the host's memory kernels of the host's processor work on it too
+/// (Stream::host).
 enum class Space : std::uint8_t { device, host, disk };
 inline constexpr int kNumSpaces = 3;
 std::string_view name_of(Space space);
@@ -58,9 +59,10 @@ struct Buffer {
 /// at a time (Target::communication_streams): what units of parameters ask of the data axes is issued in the
 /// background, so that what computing waits for does not queue behind gathers and buckets; what a layer asks of the
 /// tensor axis on `tensor`, so that it does not queue behind messages that wait for another stage. A group has all its
-/// collectives on one stream. `fetch` moves bytes to the device, and `store` away from it.
-enum class Stream : std::uint8_t { compute, communication, copy, background, tensor, fetch, store };
-inline constexpr int kNumStreams = 7;
+/// collectives on one stream. `fetch` moves bytes to the device, and `store` away from it. `host` runs kernels on the
+/// processor of a GPU's host, whose operands all lie there.
+enum class Stream : std::uint8_t { compute, communication, copy, background, tensor, fetch, store, host };
+inline constexpr int kNumStreams = 8;
 std::string_view name_of(Stream stream);
 
 /// Of each stream an instruction (its issue index), that one and all before it there; -1: none.
@@ -68,8 +70,8 @@ struct StreamClock {
   std::array<std::int32_t, kNumStreams> at;
   constexpr StreamClock(std::int32_t compute = -1, std::int32_t communication = -1, std::int32_t copy = -1,
                         std::int32_t background = -1, std::int32_t tensor = -1, std::int32_t fetch = -1,
-                        std::int32_t store = -1)
-      : at{compute, communication, copy, background, tensor, fetch, store} {}
+                        std::int32_t store = -1, std::int32_t host = -1)
+      : at{compute, communication, copy, background, tensor, fetch, store, host} {}
   constexpr std::int32_t& operator[](std::size_t stream) { return at[stream]; }
   constexpr std::int32_t operator[](std::size_t stream) const { return at[stream]; }
   constexpr auto begin() const { return at.begin(); }

@@ -282,10 +282,9 @@ std::string wrap_line(const WrapJob& wrap) {
 // "optimizer host, gradients host"; empty: nothing is off the device.
 std::string offload_line(const OffloadJob& offload) {
   std::string text;
-  for (const auto& [what, where] :
-       {std::pair("optimizer", offload.optimizer), std::pair("gradients", offload.gradients),
-        std::pair("parameters", offload.parameters), std::pair("activations", offload.activations)})
-    if (where != OffloadTo::none) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", what, name_of(where));
+  for (const auto& [key, place] : offload.parts())
+    if (place != OffloadTo::none) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, name_of(place));
+  if (offload.update == UpdateOn::host) text += ", update host";
   return text;
 }
 

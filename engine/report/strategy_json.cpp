@@ -77,10 +77,8 @@ Json explicit_strategy(const StrategyJob& strategy, const Mesh& mesh) {
   if (pipeline > 1) json["pipeline"] = pipeline_json(strategy.pipeline, pipeline);
   const OffloadJob& offload = strategy.offload;
   if (offload.any()) {
-    json["offload"] = {{"optimizer", text(offload.optimizer)},
-                       {"gradients", text(offload.gradients)},
-                       {"parameters", text(offload.parameters)},
-                       {"activations", text(offload.activations)}};
+    for (const auto& [key, place] : offload.parts()) json["offload"][std::string(key)] = text(place);
+    if (offload.optimizer == OffloadTo::host) json["offload"]["update"] = text(offload.update);
     if (offload.uses_disk()) json["offload"]["dir"] = offload.dir;
   }
   json["wrap"] = wrap_json(strategy.wrap);

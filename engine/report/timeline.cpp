@@ -112,7 +112,7 @@ std::string_view words_for(Task task) {
 
 constexpr int kFinest = 0, kCoarsest = 2;
 constexpr std::array kDrawn{Stream::compute, Stream::tensor, Stream::communication, Stream::background,
-                            Stream::copy,    Stream::fetch,  Stream::store};
+                            Stream::copy,    Stream::fetch,  Stream::store,         Stream::host};
 static_assert(kDrawn.size() == kNumStreams);
 // Of a stage whose instructions are summed: the compute stream is drawn as actions, and copies are too small to be
 // seen.

@@ -170,7 +170,7 @@ class CpuExecutor final : public Executor {
   std::int64_t disk_offset(const Region& region) const { return role_.address(region, point_) - begin_of(Space::disk); }
 
   void prepare(CpuProgram& result, const Program& program) {
-    result.prepared = prepare_program(plan_, communicator_.rank(), program, memory_.at(0), kernels_);
+    result.prepared = prepare_program(plan_, communicator_.rank(), program, {memory_.at(0), kernels_});
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const Issued& issued = program.instructions[i];
       CHECK(issued.stream != Stream::background && issued.stream != Stream::tensor,
@@ -442,6 +442,12 @@ class CpuDevice final : public DeviceBackend {
 };
 
 }  // namespace
+
+PrepareOnHost host_kernels(int threads) {
+  return [context = kernels::cpu::Context{kernels::cpu::detect_isa(), threads}](const Signature& signature) {
+    return kernels::cpu::prepare(signature, context);
+  };
+}
 
 std::unique_ptr<DeviceBackend> cpu_device(int threads, std::string offload_dir) {
   return std::make_unique<CpuDevice>(threads, std::move(offload_dir));

@@ -42,17 +42,17 @@ std::vector<StreamSchedule> schedules_of(const Role& role) {
 
 class CudaExecutor final : public Executor {
  public:
-  CudaExecutor(const Plan& plan, int rank, Communicator& communicator, int ordinal)
+  CudaExecutor(const Plan& plan, int rank, Communicator& communicator, const CudaOptions& options)
       : role_(plan.role_of(rank)),
         point_{plan.mesh, plan.mesh.coordinates(rank)},
         rank_(rank),
         communicator_(communicator),
         of_gpus_(plan.mesh.world_size() > 1 ? dynamic_cast<StreamCommunicator*>(&communicator) : nullptr),
-        device_(ordinal),
+        device_(options.ordinal),
         free_before_(free_device_bytes()),
         groups_(plan, of_gpus_),
-        memory_(role_.total_bytes, "GPU " + std::to_string(ordinal) + " (" + device_.name() + ")", of_gpus_, rank,
-                &plan.role_of(rank) - plan.roles.data()),
+        memory_(role_.total_bytes, "GPU " + std::to_string(options.ordinal) + " (" + device_.name() + ")", of_gpus_,
+                rank, &plan.role_of(rank) - plan.roles.data()),
         schedules_(schedules_of(role_)),
         streams_(schedules_),
         host_stream_(make_stream(true)),
@@ -66,8 +66,7 @@ class CudaExecutor final : public Executor {
     check(cudaMemsetAsync(memory_.at(0), 0, static_cast<std::size_t>(memory_.bytes()), host_stream_.get()),
           "cudaMemsetAsync");
     check(cudaStreamSynchronize(host_stream_.get()), "cudaStreamSynchronize");
-    for (const Signature& signature : role_.signatures)
-      kernels_.push_back(kernels::cuda::prepare(signature, device_.context()));
+    make_kernels(options.on_host);
     for (const std::string& note : device_.take_notes()) std::fprintf(stderr, "rank %d: %s\n", rank, note.c_str());
     programs_.resize(role_.programs.size());
     for (std::size_t i = 0; i < programs_.size(); ++i) prepare(programs_[i], plan, role_.programs[i], schedules_[i]);
@@ -173,13 +172,38 @@ class CudaExecutor final : public Executor {
  private:
   // ---- Preparation ----
 
+  // Of each signature where it is launched.
+  void make_kernels(const PrepareOnHost& on_host) {
+    kernels_.resize(role_.signatures.size());
+    host_kernels_.resize(role_.signatures.size());
+    for (const Program& program : role_.programs)
+      for (const Issued& issued : program.instructions) {
+        const auto* launch = std::get_if<Launch>(&issued.instruction);
+        if (launch == nullptr) continue;
+        const auto at = static_cast<std::size_t>(launch->signature);
+        const Signature& signature = role_.signatures[at];
+        if (issued.stream != Stream::host) {
+          if (kernels_[at] == nullptr) kernels_[at] = kernels::cuda::prepare(signature, device_.context());
+        } else if (host_kernels_[at] == nullptr) {
+          CHECK(on_host != nullptr, "who loads a plan with kernels on the host can prepare them");
+          host_kernels_[at] = on_host(signature);
+        }
+      }
+  }
+
   void prepare(CudaProgram& result, const Plan& plan, const Program& program, const StreamSchedule& schedule) {
-    result.prepared = prepare_program(plan, rank_, program, memory_.at(0), kernels_);
+    result.prepared =
+        prepare_program(plan, rank_, program, {memory_.at(0), kernels_}, {on_host_.data(), host_kernels_});
     result.schedule = schedule;
     result.fields = PinnedFields::parts_of(program);
     for (const Issued& issued : program.instructions) {
       const auto* collective = std::get_if<Collective>(&issued.instruction);
       result.groups.push_back(collective == nullptr ? nullptr : groups_.of(*collective, issued.stream));
+      if (issued.stream != Stream::host) continue;
+      const auto instruction = static_cast<std::int32_t>(result.groups.size()) - 1;
+      CHECK(program.loop_at(instruction) == nullptr, "what runs on the host is in no loop");
+      const PreparedInstruction& one = result.prepared.instructions[static_cast<std::size_t>(instruction)];
+      result.host_calls[instruction] = {one.kernel, result.prepared.call(one, 0)};
     }
   }
 
@@ -333,6 +357,7 @@ class CudaExecutor final : public Executor {
   }
 
   std::int64_t first_in(DType dtype, const Region& region) const {
+    if (const std::byte* const at = on_host(region)) return first_non_finite(dtype, at, region.bytes / size_of(dtype));
     std::int64_t first = -1;
     each_part(region, [&](const std::byte* device, std::int64_t offset, std::int64_t bytes) {
       if (first >= 0) return;
@@ -358,8 +383,8 @@ class CudaExecutor final : public Executor {
   mutable std::mutex staging_;  // guards staged_ and host_stream_ where write() and read() use them
   PinnedMemory staged_;
   PinnedFields fields_;
-  PinnedMemory on_host_;  // what the plan keeps there
-  std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
+  PinnedMemory on_host_;                                                  // what the plan keeps there
+  std::vector<std::unique_ptr<kernels::Kernel>> kernels_, host_kernels_;  // of the role's signatures
   std::vector<CudaProgram> programs_;
   CudaIssue issue_;
   EventHandle started_;  // of times
@@ -378,26 +403,24 @@ class CudaExecutor final : public Executor {
 
 class CudaDevice final : public DeviceBackend {
  public:
-  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {
-    check(cudaSetDevice(ordinal), "cudaSetDevice");
+  explicit CudaDevice(const CudaOptions& options) : options_(options) {
+    check(cudaSetDevice(options.ordinal), "cudaSetDevice");
     cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+    check(cudaGetDeviceProperties(&properties, options.ordinal), "cudaGetDeviceProperties");
     name_ = properties.name;
   }
-  std::string description() const override { return "cuda, GPU " + std::to_string(ordinal_) + ": " + name_; }
+  std::string description() const override { return "cuda, GPU " + std::to_string(options_.ordinal) + ": " + name_; }
   std::unique_ptr<Executor> load(const Plan& plan, int rank, Communicator& communicator) override {
-    return std::make_unique<CudaExecutor>(plan, rank, communicator, ordinal_);
+    return std::make_unique<CudaExecutor>(plan, rank, communicator, options_);
   }
 
  private:
-  const int ordinal_;
+  const CudaOptions options_;
   std::string name_;
 };
 
 }  // namespace
 
-std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions& options) {
-  return std::make_unique<CudaDevice>(options.ordinal);
-}
+std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions& options) { return std::make_unique<CudaDevice>(options); }
 
 }  // namespace trainer

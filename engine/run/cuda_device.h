@@ -14,7 +14,8 @@
 namespace trainer {
 
 struct CudaOptions {
-  int ordinal = 0;  ///< of the GPU, as CUDA numbers those that this process may see (CUDA_VISIBLE_DEVICES)
+  int ordinal = 0;          ///< of the GPU, as CUDA numbers those that this process may see (CUDA_VISIBLE_DEVICES)
+  PrepareOnHost on_host{};  ///< REQUIRES: set, if the plan has kernels on Stream::host
 };
 
 /// Whether this build has CUDA.

@@ -18,6 +18,12 @@ void copy_to_itself(void* output, const void* input, std::int64_t bytes, cudaStr
           "cudaMemcpyAsync");
 }
 
+// CUDA calls it on a thread of its own. It makes no call of CUDA's, and throws nothing.
+void run_on_host(void* data) noexcept {
+  const HostCall& one = *static_cast<const HostCall*>(data);
+  one.kernel->run(one.call);
+}
+
 const PreparedInstruction& prepared_at(const CudaProgram& program, const Place& place) {
   return program.prepared.instructions[static_cast<std::size_t>(place.instruction)];
 }
@@ -101,6 +107,9 @@ void CudaIssue::put(CudaProgram& program, const Place& place) {
 }
 
 void CudaIssue::put(const CudaProgram& program, const Place& place, const Launch&) {
+  if (const auto on_host = program.host_calls.find(place.instruction); on_host != program.host_calls.end())
+    return check(cudaLaunchHostFunc(streams_[Stream::host], run_on_host, const_cast<HostCall*>(&on_host->second)),
+                 "cudaLaunchHostFunc");
   const PreparedInstruction& one = prepared_at(program, place);
   kernels::Call call = program.prepared.call(one, place.pass);
   call.stream = streams_[program.stream_of(place.instruction)];

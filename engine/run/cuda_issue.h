@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,10 +32,17 @@ class CudaGroups {
   std::vector<std::unique_ptr<StreamCommunicator::StreamGroup>> groups_;  // of each split; null: this rank is in none
 };
 
+/// A kernel that runs on the host's processor when its stream comes to it. What it was captured with stays where it is.
+struct HostCall {
+  kernels::Kernel* kernel = nullptr;
+  kernels::Call call;
+};
+
 struct CudaProgram {
   PreparedProgram prepared;
   StreamSchedule schedule;
   std::vector<StreamCommunicator::StreamGroup*> groups;  ///< of each instruction; null: none, or this rank alone
+  std::map<std::int32_t, HostCall> host_calls;           ///< by instruction
   PinnedFields::Parts fields;
   ExecutableGraph graph;  ///< null: not captured yet
   std::int64_t runs = 0;

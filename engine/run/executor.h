@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/plan/plan.h"
+#include "kernels/kernel.h"
 
 namespace trainer {
 
@@ -81,6 +83,12 @@ class DeviceBackend {
   /// where there are several ranks.
   virtual std::unique_ptr<Executor> load(const Plan& plan, int rank, Communicator& communicator) = 0;
 };
+
+/// Makes a kernel ready on the processor of a device's host.
+using PrepareOnHost = std::function<std::unique_ptr<kernels::Kernel>(const Signature& signature)>;
+
+/// Kernels that run with so many threads: a rank's share of this machine's processor, beside its GPU.
+PrepareOnHost host_kernels(int threads);
 
 /// A rank's share of this machine's processor: `threads` threads. `offload_dir`: where a plan that has bytes on disk
 /// keeps them.

@@ -11,13 +11,13 @@ namespace {
 
 class Preparing {
  public:
-  Preparing(const Plan& plan, int rank, std::byte* memory, std::span<const std::unique_ptr<kernels::Kernel>> kernels)
+  Preparing(const Plan& plan, int rank, const Workplace& device, const Workplace& host)
       : plan_(plan),
         role_(plan.role_of(rank)),
         rank_(rank),
         point_{plan.mesh, plan.mesh.coordinates(rank)},
-        memory_(memory),
-        kernels_(kernels) {}
+        device_(device),
+        host_(host) {}
 
   PreparedProgram run(const Program& program) {
     result_.program = &program;
@@ -28,6 +28,7 @@ class Preparing {
       one.instruction = &listed;
       index_ = static_cast<std::int32_t>(i);
       loop_ = program.loop_at(index_);
+      here_ = program.instructions[i].stream == Stream::host ? &host_ : &device_;
       go_with(program.instructions[i].why.loop);
       one.first_ring = static_cast<std::uint32_t>(result_.rings.size());
       std::visit([&](const auto& instruction) { prepare(one, instruction); }, listed);
@@ -50,7 +51,8 @@ class Preparing {
 
   // The address in the instruction's first pass. Where later ones have another, entry `at` of the table moves on.
   void* address(const Region& region, std::size_t at) {
-    void* const first = memory_ + role_.address(region_after(role_, region, first_pass_), point_);
+    const std::int64_t begin = begin_of(role_.space_of(region));
+    void* const first = here_->memory + (role_.address(region_after(role_, region, first_pass_), point_) - begin);
     if (loop_ == nullptr || region_after(role_, region, 1) == region) return first;
     const Buffer& buffer = role_.buffer(region.buffer);
     RingAddress& ring = result_.rings.emplace_back();
@@ -77,7 +79,7 @@ class Preparing {
   }
 
   void prepare(PreparedInstruction& one, const Launch& launch) {
-    one.kernel = kernels_[static_cast<std::size_t>(launch.signature)].get();
+    one.kernel = here_->kernels[static_cast<std::size_t>(launch.signature)].get();
     for (const Operand& operand : launch.operands) add_address(one, region_of(operand));
     one.workspace = launch.workspace.region.bytes > 0;
     if (one.workspace) add_address(one, launch.workspace.region);
@@ -112,12 +114,12 @@ class Preparing {
   const Role& role_;
   const int rank_;
   const MeshPoint point_;
-  std::byte* const memory_;
-  const std::span<const std::unique_ptr<kernels::Kernel>> kernels_;
+  const Workplace device_, host_;
   PreparedProgram result_;
   // Of the instruction at hand.
   std::int32_t index_ = 0, first_pass_ = 0;
-  const Loop* loop_ = nullptr;  // that it is in
+  const Loop* loop_ = nullptr;        // that it is in
+  const Workplace* here_ = &device_;  // where it works
 };
 
 }  // namespace
@@ -131,11 +133,12 @@ std::span<const Communicator::Part> PreparedProgram::receives(const PreparedInst
   return std::span(parts).subspan(one.first + sent, one.count - sent);
 }
 
-PreparedProgram prepare_program(const Plan& plan, int rank, const Program& program, std::byte* memory,
-                                std::span<const std::unique_ptr<kernels::Kernel>> kernels) {
-  CHECK(reinterpret_cast<std::uintptr_t>(memory) % kBufferAlignment == 0,
-        "a plan's memory is aligned as its buffers are");
-  return Preparing(plan, rank, memory, kernels).run(program);
+PreparedProgram prepare_program(const Plan& plan, int rank, const Program& program, const Workplace& device,
+                                const Workplace& host) {
+  for (const Workplace* one : {&device, &host})
+    CHECK(reinterpret_cast<std::uintptr_t>(one->memory) % kBufferAlignment == 0,
+          "a plan's memory is aligned as its buffers are");
+  return Preparing(plan, rank, device, host).run(program);
 }
 
 Issued issued_at(const Role& role, const Program& program, const Place& place) {

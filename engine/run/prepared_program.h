@@ -72,10 +72,17 @@ struct PreparedProgram {
   std::span<const Communicator::Part> receives(const PreparedInstruction& one) const;
 };
 
-/// The program as `rank` runs it, its memory at `memory`. `plan` and `kernels` (of each signature of the role) outlive
-/// the result.
-PreparedProgram prepare_program(const Plan& plan, int rank, const Program& program, std::byte* memory,
-                                std::span<const std::unique_ptr<kernels::Kernel>> kernels);
+/// Where a rank's kernels work: the memory of that space, and the kernel of each signature of the role that they run
+/// there (null: none does).
+struct Workplace {
+  std::byte* memory = nullptr;
+  std::span<const std::unique_ptr<kernels::Kernel>> kernels;
+};
+
+/// The program as `rank` runs it. `plan` and the kernels outlive the result. `host`: of what runs on the processor of
+/// the device's host.
+PreparedProgram prepare_program(const Plan& plan, int rank, const Program& program, const Workplace& device,
+                                const Workplace& host = {});
 
 /// The instruction as it runs at a place.
 Issued issued_at(const Role& role, const Program& program, const Place& place);

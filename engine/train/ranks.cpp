@@ -70,7 +70,7 @@ std::unique_ptr<DeviceBackend> device_for(const Job& job, const Communicator& co
   if (job.cluster.device != Device::cuda) return cpu_device(threads, job.strategy.offload.dir);
   const auto* of_gpus = dynamic_cast<const StreamCommunicator*>(&communicator);
   CHECK(of_gpus != nullptr || communicator.world_size() == 1, "ranks of GPUs have a communicator of GPUs");
-  return cuda_device({.ordinal = of_gpus != nullptr ? of_gpus->device_ordinal() : 0});
+  return cuda_device({.ordinal = of_gpus != nullptr ? of_gpus->device_ordinal() : 0, .on_host = host_kernels(threads)});
 }
 
 int ranks_per_node(const Job& job) { return static_cast<int>(job.cluster.devices_per_node.value_or(1)); }

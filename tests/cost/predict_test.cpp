@@ -317,6 +317,24 @@ TEST_CASE("moves run beside kernels and what they alone do is theirs; a disk mov
   CHECK(predict(plan, model).step_us == about(comes + leaves));
 }
 
+TEST_CASE("kernels on the processor of a GPU's host take their share of its memory's bandwidth, beside the GPU") {
+  MachineModel machine = round_machine();
+  machine.host_bandwidth = {80e9, 0.2};
+  constexpr std::int64_t kElements = 1 << 20;
+  const Signature add{Op::add, {}, {{DType::f32, {kElements}}, {DType::f32, {kElements}}, {DType::f32, {kElements}}}};
+  const Region region{0, 0, 4 * kElements};
+  const Issued on_host{
+      Stream::host, Launch{.signature = 1, .operands = {Read{region}, Read{region}, Write{region}}}, {}};
+  Plan plan = one_role(4, {kShort, add}, {on_host, launch(0)});
+  const CostModel model(cluster_of(machine, plan));
+  const double us = model.on_host(add).us;
+  CHECK(us == about(20 + 3 * 4 * kElements / (80e9 / 4) * 1e6));  // of four ranks
+  const Prediction prediction = predict(plan, model);
+  CHECK(prediction.step_us == about(us));
+  CHECK(prediction.roles[0].offload_us == about(us - model.kernel(kShort).us));
+  check_sums(prediction);
+}
+
 TEST_CASE("from the norm on it is the optimizer's time") {
   MachineModel machine = round_machine();
   Issued norm = launch(1, 1);

@@ -192,6 +192,9 @@ TEST_CASE("where nothing fits on GPUs, states move to the host, and no more of t
   CHECK(gradients.strategy.offload.gradients == OffloadTo::host);
   CHECK(gradients.strategy.offload.parameters == OffloadTo::none);
   CHECK(weights.strategy.offload.parameters == OffloadTo::host);
+  // All of a host's bandwidth updates faster than states come and go; a share of it need not.
+  CHECK(states.strategy.offload.update == UpdateOn::host);
+  CHECK(states.strategy_why.find("The host's processor updates the weights: a step takes ") != std::string::npos);
   // What was chosen, written down, is the same plan.
   LoadedJob written = job_of(kLlama8B, 1, "{global: 1, micro: 1}", "");
   written.job.cluster.devices_per_node = 1;

@@ -133,6 +133,29 @@ TEST_CASE("working copies on the host come for each use: the same bits, issued a
   }
 }
 
+// The GPU's kernels are the CPU's here, so that the processor's update has their bits.
+TEST_CASE("an update on the processor of the host: the same bits, issued and captured") {
+  for (const auto& [data, offload] :
+       std::vector<std::pair<std::string, std::string>>{{"ddp", "optimizer: host"},
+                                                        {"ddp", "optimizer: host, gradients: host"},
+                                                        {"fsdp", "optimizer: host, parameters: host"},
+                                                        {"fsdp", "optimizer: host, gradients: host, parameters: host"}})
+    for (const std::string compute : {"f32", "bf16"}) {
+      CAPTURE(offload);
+      CAPTURE(compute);
+      const tests::Overrides more{"precision.compute=" + compute, "train.batch.global=2"};
+      const Trained plain = run(tests::gpu_job(jobs(), "llama", "gpu", fresh(tests::both(more, {"strategy=" + data}))));
+      const std::string strategy = "strategy={data: {kind: " + data + "}, offload: {" + offload + ", update: host}}";
+      const GpuJob job = tests::gpu_job(jobs(), "llama", "host", fresh(tests::both(more, {strategy})));
+      const Program& step = *job.compiled.plan.roles[0].program(ProgramKind::step);
+      const auto updates = std::ranges::count(step.instructions, Stream::host, &Issued::stream);
+      CHECK(updates > static_cast<std::int64_t>(job.compiled.plan.roles[0].units.size()));  // in chunks
+      const std::int64_t before = emulated::counts().host_functions;
+      check_moved(plain, job);
+      CHECK(emulated::counts().host_functions - before == (kOrders + 1) * 20 * updates);
+    }
+}
+
 TEST_CASE("activations on the host: the same bits, issued and captured, in every order that the events allow") {
   for (const std::string mode : {"none", "full"}) {
     CAPTURE(mode);
@@ -198,6 +221,16 @@ TEST_CASE(
         tests::files_of(cpu.report.checkpoint)["model.safetensors"]);
   CHECK(gpu.skipped == cpu.skipped);
   CHECK(gpu.loss_scale == cpu.loss_scale);
+  for (const std::string compute : {"f32", "bf16"}) {  // so does an update on the processor of the host
+    const tests::Overrides here = tests::both(scaled, {"precision.compute=" + compute}),
+                           host{"strategy={data: {kind: ddp}, offload: {optimizer: host, update: host}}"};
+    const Trained plain = run(tests::gpu_job(jobs(), "mlp", "here", fresh(here))),
+                  there = run(tests::gpu_job(jobs(), "mlp", "there", fresh(tests::both(here, host))), 2);
+    CHECK(there.skipped.size() >= 5);
+    CHECK(there.skipped == plain.skipped);
+    CHECK(tests::files_of(there.report.checkpoint)["model.safetensors"] ==
+          tests::files_of(plain.report.checkpoint)["model.safetensors"]);
+  }
   tests::Overrides first = scaled;
   first.push_back("train.steps=9");
   run(tests::gpu_job(jobs(), "mlp", "scaled_parts", fresh(first)));

@@ -15,8 +15,9 @@ GpuJob gpu_job(const TinyJobs& jobs, const std::string& name, const std::string&
   const std::string folder = configs_dir() + "/hardware";
   const cost::MachineModel machine = *resolve_cluster(loaded, folder);
   const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
-  CompiledJob compiled =
-      compile(loaded, {&target, machine.usable_bytes(), 1, nullptr, ranks, machine.usable_bytes()}, purpose);
+  Hardware hardware{&target, machine.usable_bytes(), 1, nullptr, ranks, machine.usable_bytes()};
+  hardware.offload_chunk = 1024;  // so that units of tiny models have several
+  CompiledJob compiled = compile(loaded, hardware, purpose);
   return {std::move(loaded), std::move(compiled)};
 }
 

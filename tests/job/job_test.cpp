@@ -547,6 +547,13 @@ TEST_CASE("a value that is known but beyond this build is refused at its place, 
   CHECK(refusals("strategy: {offload: disk}").empty());
   CHECK(
       refusals("strategy: {offload: {optimizer: host, gradients: host, parameters: none, activations: disk}}").empty());
+  const std::string on_host = "strategy: {offload: {optimizer: host, update: host}}";
+  CHECK(refusals(on_host).empty());
+  CHECK_THROWS_WITH_AS(refusals("strategy: {offload: {optimizer: disk, update: host}}"),
+                       doctest::Contains("4:39: error: strategy.offload.update: has no effect where "), JobError);
+  CHECK_THROWS_WITH_AS(refusals("precision: {compute: f16}\n" + on_host),
+                       doctest::Contains("5:47: error: strategy.offload.update: no kernel of a processor makes "),
+                       JobError);
   CHECK(refusals("cluster: {device: cuda, backend: nccl}") == "");  // can be planned
   CHECK(refusals("cluster: {backend: mpi, nodes: 2}") == "");       // whether MPI is there counts where ranks start
   CHECK(refusals("precision: {params: bf16, compute: f16, reduce: f16, loss_scale: dynamic}") ==

@@ -249,7 +249,7 @@ TEST_CASE("a gradient that is not finite reaches the norm and leaves every bit o
     const Buffer g = buffer_of(DType::f32, gradient), master = normals(DType::f32, 100, 41),
                  m = normals(DType::f32, 100, 42), v = normals(DType::f32, 100, 43);
     const Buffer master_before = normals(DType::f32, 100, 41), m_before = normals(DType::f32, 100, 42),
-                 v_before = normals(DType::f32, 100, 43);
+                 v_before = normals(DType::f32, 100, 43), working = normals(DType::bf16, 100, 44);
     Buffer squares(8);
     const Buffer loss = buffer_of(DType::f64, values({1})), count = buffer_of(DType::f64, values({1})),
                  scalars = buffer_of(DType::f32, values({1, 1, 0, 0}));
@@ -262,16 +262,19 @@ TEST_CASE("a gradient that is not finite reaches the norm and leaves every bit o
                {squares.data(), loss.data(), count.data(), scalars.data(), applied.data()});
     CHECK(scalars.as<Scalars>()->factor == 0);
     CHECK(*applied.as<std::int32_t>() == 5);
-    runner.run({Op::adamw,
-                {{"beta1", 0.9},
-                 {"beta2", 0.99},
-                 {"eps", 1e-8},
-                 {"weight_decay", 0.1},
-                 {"decay_elements", std::int64_t{100}},
-                 {"working", false}},
-                {flat, flat, flat, flat, f32, four, i32}},
-               {master.data(), g.data(), m.data(), v.data(), lr.data(), scalars.data(), applied.data()});
+    runner.run(
+        {Op::adamw,
+         {{"beta1", 0.9},
+          {"beta2", 0.99},
+          {"eps", 1e-8},
+          {"weight_decay", 0.1},
+          {"decay_elements", std::int64_t{100}},
+          {"working", true}},
+         {flat, flat, flat, flat, f32, four, i32, {DType::bf16, {100}}}},
+        {master.data(), g.data(), m.data(), v.data(), lr.data(), scalars.data(), applied.data(), working.data()});
     CHECK(master.same_bits(master_before));
+    for (std::int64_t i = 0; i < 100; ++i)  // the working copy is what the weights are
+      CHECK(working.as<Bf16>()[i].bits == to_bf16(master.as<float>()[i]).bits);
     CHECK(m.same_bits(m_before));
     CHECK(v.same_bits(v_before));
   }

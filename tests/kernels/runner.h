@@ -32,7 +32,7 @@ class Runner {
 
 /// Of this executable's device, all of them; each is worth running every case on.
 const std::vector<std::unique_ptr<Runner>>& runners();
-/// One of each instruction set, or of each order: for cases that take longer.
+/// One of each instruction set; of an emulated GPU the orders in turns: for cases that take longer.
 std::vector<Runner*> few_runners();
 /// The one that jobs would get.
 Runner& best_runner();

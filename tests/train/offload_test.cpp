@@ -9,11 +9,11 @@
 
 #include "engine/compile/compile.h"
 #include "engine/core/error.h"
-#include "engine/plan/verify/verify.h"
 #include "engine/run/offload_file.h"
 #include "kernels/cpu/runtime/isa.h"
 #include "kernels/cpu/table.h"
 #include "tests/train/mixed_jobs.h"
+#include "tests/train/spoiled_plan.h"
 
 using namespace trainer;
 using namespace trainer::tests;
@@ -194,22 +194,6 @@ std::size_t move_at(const Plan& plan, bool comes, int n) {
   return 0;
 }
 
-std::vector<Issued>& step_of(Plan& plan) {
-  Role& role = plan.roles[0];
-  return role.programs[static_cast<std::size_t>(role.program_index(ProgramKind::step))].instructions;
-}
-
-std::string refusal(const Plan& right, const std::function<void(Plan&)>& spoil, bool order = true) {
-  Plan plan = right;
-  spoil(plan);
-  if (order) derive_order(plan.roles[0], plan.mesh);
-  std::string text;
-  for (const std::string& one : violations(plan)) text += one + "\n";
-  return text;
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 }  // namespace
 
 TEST_CASE("the proof names what is used before it is here, overwritten before it left, or not brought back") {
@@ -240,7 +224,7 @@ TEST_CASE("the proof names what is used before it is here, overwritten before it
     });
   };
   CHECK(!wrong_place(fetch, true).empty());
-  CHECK(has(wrong_place(store, false), "takes away what is not the update of what lies there"));
+  CHECK(has(wrong_place(store, false), "brings to a place what is not the update of what lies there"));
   CHECK(has(refusal(right, [&](Plan& plan) { std::swap(step_of(plan)[fetch].stream, step_of(plan)[store].stream); }),
             "on a stream for another direction"));
   // A store in front of the update: the old bytes go back.
@@ -251,7 +235,7 @@ TEST_CASE("the proof names what is used before it is here, overwritten before it
     std::rotate(step.begin() + static_cast<long>(update), step.begin() + static_cast<long>(store),
                 step.begin() + static_cast<long>(store) + 1);
   };
-  CHECK(has(refusal(right, early), "takes away what is not the update of what lies there"));
+  CHECK(has(refusal(right, early), "brings to a place what is not the update of what lies there"));
   // A kernel that works on the file.
   const auto on_disk = [&](Plan& plan) {
     for (Issued& one : step_of(plan))
@@ -466,6 +450,6 @@ TEST_CASE("the proof names working copies that are not renewed off the device, o
     const auto elsewhere = [&](Plan& plan) {
       std::get<Move>(list_of(plan, kind)[stores(plan, kind)[3]].instruction).to.region.offset += 64;
     };
-    CHECK(has(refusal(right, elsewhere), "takes away what is not the update of what lies there"));
+    CHECK(has(refusal(right, elsewhere), "brings to a place what is not the update of what lies there"));
   }
 }

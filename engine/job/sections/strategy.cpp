@@ -133,6 +133,11 @@ Fields offload() {
       optional("activations",
                "The same of what the backward pass needs of the forward pass, block by block; without a pipeline.",
                {word(places)}, "none"),
+      optional("update",
+               "Whose processor updates the weights: the GPU, to which masters and states come in parts, or its host, "
+               "to which gradients go and from which the new working copies come.",
+               {word(words<UpdateOn>())}, "device")
+          .when("optimizer", {"host"}),
       dir().when("optimizer", {"disk"}),
       dir().when("optimizer", {"none", "host"}).when("gradients", {"disk"}),
       dir().when("optimizer", {"none", "host"}).when("gradients", {"none", "host"}).when("parameters", {"disk"}),
@@ -228,6 +233,7 @@ OffloadJob bind_offload(Values& v) {
   offload.gradients = v.word<OffloadTo>(at + "gradients");
   offload.parameters = v.word<OffloadTo>(at + "parameters");
   offload.activations = v.word<OffloadTo>(at + "activations");
+  if (v.has(at + "update")) offload.update = v.word<UpdateOn>(at + "update");
   if (v.has(at + "dir") && !v.is(at + "dir", "auto")) offload.dir = *v.file(at + "dir");
   return offload;
 }

@@ -327,10 +327,28 @@ void EmittedStep::update_in_chunks(const Unit& unit) {
   const std::vector<UpdateOp>& ops = options_.optimizers[static_cast<std::size_t>(unit.optimizer)].ops;
   CHECK(ops.size() == 1 && !is_whole(ops.front()), "what is updated in chunks is updated by one op");
   UnitUpdate one{&unit, ops};
+  if (staged_.space() == Space::host && !std::exchange(gradients_leave_, true))  // all are complete by now
+    for (const Unit& each : role_.units)
+      if (each.trained()) staged_.add_gradient(each, gradient(each), size_of(options_.reduce));
   staged_.for_each_chunk(unit, [&](const StagedUnits::Chunk& chunk) {
     const auto why = emit_.because(For::update, unit);
     launch(one, ops.front(), chunk);
   });
+}
+
+// Where an update finds scalars that are made on the device. What waits for them to leave is issued behind the first
+// gradients, which need not wait.
+Region EmittedStep::for_update(const Region& scalars) {
+  if (staged_.space() == Space::device) return scalars;
+  const auto [at, added] = scalars_on_host_.try_emplace(scalars.buffer, -1);
+  if (added) {
+    const Region all = emit_.whole(scalars.buffer);
+    const std::string text = role_.name(role_.buffer(scalars.buffer).name) + ".staged";
+    at->second = emit_.persistent(text, Category::inputs, all.bytes, Space::host);
+    const auto why = emit_.because({.phase = For::update});
+    emit_.issue(Stream::store, Move{emit_.name(text), {all}, {emit_.whole(at->second)}});
+  }
+  return {at->second, scalars.offset, scalars.bytes};
 }
 
 // Before ops on whole matrices what each rank has of the update is gathered, and behind them it takes the same way
@@ -398,18 +416,18 @@ std::vector<std::pair<TensorDesc, Operand>> EmittedStep::operands_of(UnitUpdate&
         operands.emplace_back(update, Read{one.update});
         break;
       case Of::rate:
-        operands.emplace_back(scalar(DType::f32), Read{{lr, unit.optimizer * kWidth, kWidth}});
+        operands.emplace_back(scalar(DType::f32), Read{for_update({lr, unit.optimizer * kWidth, kWidth})});
         break;
       case Of::scalars:
-        operands.emplace_back(flat(DType::f32, 4), Read{emit_.whole(role_.scalars)});
+        operands.emplace_back(flat(DType::f32, 4), Read{for_update(emit_.whole(role_.scalars))});
         break;
       case Of::applied:
-        operands.emplace_back(scalar(DType::i32), Read{emit_.whole(role_.applied)});
+        operands.emplace_back(scalar(DType::i32), Read{for_update(emit_.whole(role_.applied))});
         break;
       case Of::working:
         if (!(working == master))
           operands.emplace_back(flat(unit.compute, elements),
-                                Update{chunk.here(part_of(working, chunk.elements, size_of(unit.compute)))});
+                                Write{chunk.here(part_of(working, chunk.elements, size_of(unit.compute)))});
         break;
     }
   }
@@ -437,7 +455,10 @@ void EmittedStep::launch(UnitUpdate& one, const UpdateOp& op, const StagedUnits:
     share_out(unit, options_.mesh, signature, work_[axes.mask]);
     origin = origin_over(axes, 1, options_.mesh);
   }
-  emit_.launch(unit.name, signature, std::move(operands), origin);
+  if (staged_.space() == Space::host)
+    emit_.launch_on_host(unit.name, signature, std::move(operands), origin);
+  else
+    emit_.launch(unit.name, signature, std::move(operands), origin);
 }
 
 Region EmittedStep::update_buffer(const Unit& unit, std::int64_t elements) {

@@ -48,8 +48,10 @@ class EmittedStep final : public Step {
   void renew_working(const Unit& unit);
   /// The unit's gradient is complete: its part of the norm is summed, and it is kept off the device until the update.
   void keep_gradient(const Unit& unit);
-  /// Asks for the first of what the update needs and is kept off the device.
-  void fetch_ahead() { staged_.begin(); }
+  /// Asks for the first of what the update needs and is kept off the device, if it runs there.
+  void fetch_ahead() {
+    if (staged_.space() == Space::device) staged_.begin();
+  }
 
   BufferId lr = -1;
 
@@ -72,6 +74,7 @@ class EmittedStep final : public Step {
   void next_op(UnitUpdate& one);
   void add_squares(const Unit& unit);
   void update_in_chunks(const Unit& unit);
+  Region for_update(const Region& scalars);
   void launch(UnitUpdate& one, const UpdateOp& op, const StagedUnits::Chunk& chunk);
   std::vector<std::pair<TensorDesc, Operand>> operands_of(UnitUpdate& one, const UpdateOp& op,
                                                           const StagedUnits::Chunk& chunk);
@@ -103,6 +106,8 @@ class EmittedStep final : public Step {
   std::vector<UnitUpdate> updates_;                   // in the order of units, those that run ahead first
   BufferId squares_ = -1;                             // -1: nothing is summed yet
   StagedUnits staged_, masters_;                      // of the update; of copies from masters
+  bool gradients_leave_ = false;                      // staged_ knows of those that leave for the update
+  std::map<BufferId, BufferId> scalars_on_host_;      // of scalars that are made on the device
   std::map<std::uint8_t, std::vector<double>> work_;  // of the owners of whole matrices over those axes, in FLOPs
   std::vector<std::unique_ptr<ReductionContext>>
       reductions_;  // of the compressed reductions, which later_ may still use

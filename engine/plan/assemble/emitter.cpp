@@ -124,8 +124,13 @@ void Emitter::launch(const std::string& text, const Signature& signature, std::v
                 origin);
 }
 
+void Emitter::launch_on_host(const std::string& text, const Signature& signature, std::vector<Operand> operands,
+                             const Affine& origin) {
+  append_launch(name(text), signature_index(signature), 0, std::move(operands), origin, Stream::host);
+}
+
 void Emitter::append_launch(NameId called, std::int32_t signature, std::int64_t workspace,
-                            std::vector<Operand> operands, const Affine& origin) {
+                            std::vector<Operand> operands, const Affine& origin, Stream stream) {
   CHECK(operands.size() == role_.signatures[static_cast<std::size_t>(signature)].operands.size(),
         "a launch has the operands of its signature");
   Launch launch;
@@ -136,7 +141,7 @@ void Emitter::append_launch(NameId called, std::int32_t signature, std::int64_t 
   if (workspace > 0)
     launch.workspace.region =
         whole(buffer("workspace", Category::workspace, workspace, is_pass(why_.phase) ? why_.micro_batch : -1));
-  issue(Stream::compute, std::move(launch));
+  issue(stream, std::move(launch));
 }
 
 void Emitter::all_reduce(const std::string& text, DType dtype, Axes axes, const Region& region,

@@ -103,6 +103,9 @@ class Emitter {
   /// Launches a kernel; allocates its workspace. `operands` match the signature's.
   void launch(const std::string& name, const Signature& signature, std::vector<Operand> operands,
               const Affine& origin = {});
+  /// The same of a kernel without a workspace, on the processor of the device's host.
+  void launch_on_host(const std::string& name, const Signature& signature, std::vector<Operand> operands,
+                      const Affine& origin);
   void zero(const std::string& name, const Region& region);
   void copy(const std::string& name, DType dtype, const Region& from, const Region& to);
   /// An all-reduce of `region` (elements of `dtype`) over `axes`, of the pipeline's stages over `stages` (empty: all),
@@ -158,7 +161,7 @@ class Emitter {
   }
   std::int32_t signature_index(const Signature& signature);
   void append_launch(NameId name, std::int32_t signature, std::int64_t workspace, std::vector<Operand> operands,
-                     const Affine& origin);
+                     const Affine& origin, Stream stream = Stream::compute);
   void make_slots(Unit& unit);
   void make_states(Unit& unit, const UnitLayout& layout);
   Region persistent(const Unit& unit, const std::string& name, Category category, const Format& format,

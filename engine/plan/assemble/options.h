@@ -44,6 +44,7 @@ struct OffloadOptions {
   Space gradients = Space::device;    ///< from a unit's last gradient to its update; then micro_batches is 1
   Space parameters = Space::device;   ///< working copies that are sliced; those in f32 are the masters
   Space activations = Space::device;  ///< of a step without a pipeline: what its backward passes need of forward ones
+  bool update_on_host = false;        ///< the update runs on the processor of the device's host
   std::int64_t chunk = std::int64_t{4} << 20;  ///< elements that come at a time
 
   /// Whether units keep anything there.

@@ -12,25 +12,10 @@ namespace {
 
 constexpr std::int64_t kStep = 256;         // chunks begin at multiples of it: operands are aligned, blocks whole
 constexpr std::int64_t kMostChunks = 1024;  // of a rank's slices; more than that and chunks are larger
+constexpr std::size_t kTurns = 3;           // chunks that are there at a time
 
-// What of some elements is kept off the device.
-std::vector<StagedUnits::Chunk::Part> homes(const Role& role, const Unit& unit, const ElementRange& elements,
-                                            StagedUnits::For use) {
-  const bool update = use == StagedUnits::For::update;
-  const Region master = unit.parameters().region, working = unit.updated_working();
-  std::vector<StagedUnits::Chunk::Part> parts;
-  if (!update && working == master) return parts;  // nothing is made of it
-  const auto add = [&](const std::string& name, const Region& home, bool comes, bool returns) {
-    if (role.space_of(home) != Space::device) parts.push_back({unit.name + "." + name, home, comes, returns});
-  };
-  add("master", part_of(master, elements, size_of(DType::f32)), true, update);
-  if (!(working == master)) add("working", part_of(working, elements, size_of(unit.compute)), update, true);
-  for (const Slot& slot : unit.slots) {
-    if (!update || slot.kind != Slot::Kind::state) continue;
-    CHECK(slot.spec.format.block == 0 || kStep % slot.spec.format.block == 0, "a chunk is of whole blocks");
-    for (const auto& [tensor, home] : state_operands(unit, slot.name, elements)) add(slot.name, home, true, true);
-  }
-  return parts;
+Space space_of_work(const AssembleOptions& options, StagedUnits::For use) {
+  return use == StagedUnits::For::update && options.offload.update_on_host ? Space::host : Space::device;
 }
 
 }  // namespace
@@ -41,13 +26,16 @@ Region StagedUnits::Chunk::here(const Region& home) const {
 }
 
 StagedUnits::StagedUnits(Emitter& emit, const Role& role, const AssembleOptions& options, For use)
-    : emit_(emit), role_(role), gradients_(use == For::update && options.offload.gradients != Space::device) {
+    : emit_(emit),
+      role_(role),
+      space_(space_of_work(options, use)),
+      gradients_(use == For::update && (options.offload.gradients != Space::device || space_ == Space::host)) {
   if (!options.offload.any()) return;
   std::int64_t elements = 0;
   for (const Unit& unit : role.units) elements += unit.trained() ? unit.slice() : 0;
-  const std::int64_t most = std::max(options.offload.chunk, round_up(elements / kMostChunks, kStep));
+  most_ = std::max(options.offload.chunk, round_up(elements / kMostChunks, kStep));
   for (const Unit& unit : role.units)
-    if (unit.trained()) add(unit, most, use);
+    if (unit.trained()) add(unit, most_, use);
 }
 
 // Chunks of about the same size.
@@ -56,9 +44,29 @@ void StagedUnits::add(const Unit& unit, std::int64_t most, For use) {
                      each = round_up((slice + count - 1) / count, kStep);
   for (std::int64_t first = 0; first < slice; first += each) {
     Chunk chunk{&unit, {first, std::min(first + each, slice)}};
-    chunk.parts = homes(role_, unit, chunk.elements, use);
+    chunk.parts = homes(unit, chunk.elements, use);
     if (!chunk.parts.empty() || gradients_) chunks_.push_back(std::move(chunk));
   }
+}
+
+// What of some elements is kept in another space than the work is done in.
+std::vector<StagedUnits::Chunk::Part> StagedUnits::homes(const Unit& unit, const ElementRange& elements,
+                                                         For use) const {
+  const bool update = use == For::update;
+  const Region master = unit.parameters().region, working = unit.updated_working();
+  std::vector<Chunk::Part> parts;
+  if (!update && working == master) return parts;  // nothing is made of it
+  const auto add = [&](const std::string& name, const Region& home, bool comes, bool returns) {
+    if (role_.space_of(home) != space_) parts.push_back({unit.name + "." + name, home, comes, returns});
+  };
+  add("master", part_of(master, elements, size_of(DType::f32)), true, update);
+  if (!(working == master)) add("working", part_of(working, elements, size_of(unit.compute)), false, true);
+  for (const Slot& slot : unit.slots) {
+    if (!update || slot.kind != Slot::Kind::state) continue;
+    CHECK(slot.spec.format.block == 0 || kStep % slot.spec.format.block == 0, "a chunk is of whole blocks");
+    for (const auto& [tensor, home] : state_operands(unit, slot.name, elements)) add(slot.name, home, true, true);
+  }
+  return parts;
 }
 
 bool StagedUnits::has(const Unit& unit) const {
@@ -66,6 +74,7 @@ bool StagedUnits::has(const Unit& unit) const {
 }
 
 void StagedUnits::add_gradient(const Unit& unit, const Region& home, std::int64_t width) {
+  if (role_.space_of(home) == space_) return;
   for (Chunk& chunk : chunks_)
     if (chunk.unit == &unit)
       chunk.parts.push_back({unit.name + ".gradient", part_of(home, chunk.elements, width), true, false});
@@ -84,11 +93,26 @@ void StagedUnits::for_each_chunk(const Unit& unit, const std::function<void(cons
 
 void StagedUnits::fetch_until(std::size_t end) {
   for (; fetched_ < std::min(end, chunks_.size()); ++fetched_) {
-    Chunk& chunk = chunks_[fetched_];
-    for (Chunk::Part& part : chunk.parts)
-      part.here = emit_.whole(emit_.buffer(part.name + ".staged", Category::optimizer, part.home.bytes));
-    move(chunk, true);
+    for (std::size_t part = 0; part < chunks_[fetched_].parts.size(); ++part)
+      chunks_[fetched_].parts[part].here = buffer(fetched_, part);
+    move(chunks_[fetched_], true);
   }
+}
+
+// A part's buffer where the work is done.
+Region StagedUnits::buffer(std::size_t chunk, std::size_t part) {
+  const Chunk::Part& one = chunks_[chunk].parts[part];
+  if (space_ == Space::device)
+    return emit_.whole(emit_.buffer(one.name + ".staged", Category::optimizer, one.home.bytes));
+  const std::string kind = one.name.substr(one.name.rfind('.') + 1),
+                    text = kind + ".staged." + std::to_string(chunk % kTurns);
+  const auto [at, added] = turns_.try_emplace(text, -1);
+  if (added) {
+    const Category category = kind == "gradient" ? Category::gradients : Category::parameters;
+    const std::int64_t width = one.home.bytes / chunks_[chunk].elements.size();
+    at->second = emit_.persistent(text, category, round_up(most_, kStep) * width, space_);
+  }
+  return {at->second, 0, one.home.bytes};
 }
 
 void StagedUnits::move(const Chunk& chunk, bool here) {
@@ -96,7 +120,8 @@ void StagedUnits::move(const Chunk& chunk, bool here) {
   for (const Chunk::Part& part : chunk.parts) {
     if (!(here ? part.comes : part.returns)) continue;
     const Region &from = here ? part.home : part.here, &to = here ? part.here : part.home;
-    emit_.issue(here ? Stream::fetch : Stream::store, Move{emit_.name(part.name), {from}, {to}});
+    const bool to_device = role_.space_of(to) == Space::device;
+    emit_.issue(to_device ? Stream::fetch : Stream::store, Move{emit_.name(part.name), {from}, {to}});
   }
 }
 

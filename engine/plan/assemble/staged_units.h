@@ -1,10 +1,12 @@
-// StagedUnits: moves what units keep off the device to it, one *chunk* at a time, when an update or a copy needs it,
-// and back if it was changed. Each chunk has its own buffers in the program. The next chunk is fetched before the
-// current one is used, and memory.h keeps a chunk's memory until the next chunk is stored. So three chunks are on the
-// device: one is fetched, one is used, and one is stored.
+// StagedUnits: moves what units keep elsewhere to where an update or a copy of them runs, one *chunk* at a time, and
+// back if it was changed. That is the device, for units that keep something off it, or the memory of a GPU's host, if
+// the update runs on its processor. The next chunk comes before the current one is used, so three chunks are there: one
+// comes, one is used, and one returns. On the device each chunk has its own buffers in the program, and memory.h keeps
+// their memory until the next chunk is stored. In the host's memory three sets of persistent buffers take turns.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,16 +29,17 @@ class StagedUnits {
     ElementRange elements;
     std::vector<Part> parts{};
 
-    /// Where kernels find what is kept at `home`: there, unless that is off the device.
+    /// Where kernels find what is kept at `home`: there, unless that is in another space than they work in.
     Region here(const Region& home) const;
   };
 
   /// What the chunks are for.
   enum class For : std::uint8_t {
-    update,  ///< masters, states and working copies come, and return updated
-    renewal  ///< masters come, and working copies are made of them, which return
+    update,  ///< masters and states come, and return updated; working copies are made
+    renewal  ///< masters come, and working copies are made of them, on the device
   };
-  /// Of the role's units those that keep any of that off the device. They are staged in the order of units.
+  /// Of the role's units those that keep any of that in another space than `options` has the work done in. They are
+  /// staged in the order of units.
   StagedUnits(Emitter& emit, const Role& role, const AssembleOptions& options, For use);
 
   bool has(const Unit& unit) const;
@@ -46,17 +49,24 @@ class StagedUnits {
   void begin();
   /// work(chunk) for each chunk of the unit, here; what it changes is then moved back.
   void for_each_chunk(const Unit& unit, const std::function<void(const Chunk&)>& work);
+  /// Where kernels work on chunks.
+  Space space() const { return space_; }
 
  private:
   void add(const Unit& unit, std::int64_t most, For use);
+  std::vector<Chunk::Part> homes(const Unit& unit, const ElementRange& elements, For use) const;
   void fetch_until(std::size_t end);
   void move(const Chunk& chunk, bool here);
+  Region buffer(std::size_t chunk, std::size_t part);
 
   Emitter& emit_;
   const Role& role_;
-  const bool gradients_;  // some are kept off the device
+  const Space space_;
+  const bool gradients_;   // some come with their chunks
+  std::int64_t most_ = 0;  // elements of a chunk
   std::vector<Chunk> chunks_;
   std::size_t next_ = 0, fetched_ = 0;
+  std::map<std::string, BufferId> turns_;  // of the host's memory
 };
 
 }  // namespace trainer

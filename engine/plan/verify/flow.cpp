@@ -117,8 +117,11 @@ void Flow::declare_unit(std::size_t index) {
   const Slot &parameters = unit.parameters(), &working = unit.working();
   const bool inside =
       parameters.region.buffer == working.region.buffer;  // the working copy is the master, or around it
-  for (const Slot& slot : unit.slots)
-    if (slot.persistent && role_.space_of(slot.region) != Space::device) kept_.insert(slot.region.buffer);
+  for (const Slot& slot : unit.slots) {
+    if (!slot.persistent) continue;
+    slots_.insert(slot.region.buffer);
+    if (role_.space_of(slot.region) != Space::device) kept_.insert(slot.region.buffer);
+  }
   if (kept_.contains(working.region.buffer)) kept_weights_.insert(working.region.buffer);
   for (const Slot& slot : unit.slots)
     if (slot.kind == Slot::Kind::working || (slot.kind == Slot::Kind::master && !inside) || is_state(slot))
@@ -239,6 +242,8 @@ void Flow::finish_units() {
     for (const Slot& slot : unit.slots)
       if (returns(unit, slot) && !all_updated(slot.region))
         report_(last, "ends a program that has not brought back " + slot.name + " of " + unit.name);
+    if (steps && unit.trained() && !(all_written(unit.parameters().region) && all_written(unit.updated_working())))
+      report_(last, "ends a step that has left out weights of " + unit.name);
     if (steps && unit.trained() && record.states != state_operands(unit).size())
       report_(last, "ends a step that has updated " + std::to_string(record.states) + " states of " + unit.name);
     if (unit.trained() && restores() && record.master < 0 && renews(index))
@@ -258,6 +263,15 @@ void Flow::finish_units() {
       newest = std::max(newest, record.working);
     }
   }
+}
+
+// By this program.
+bool Flow::all_written(const Region& region) {
+  bool all = true;
+  const std::int64_t begin = address(region);
+  memory_.update_pieces(begin, begin + region.bytes,
+                        [&](std::int64_t, std::int64_t, const Facts& there) { all = all && there.writer >= 0; });
+  return all;
 }
 
 // It is made of new masters, and keeps what each rank has while the masters are what all agreed on.
@@ -440,27 +454,31 @@ bool Flow::all_updated(const Region& region) {
   return all;
 }
 
-// Here it is a copy of what lies there; there, of a slot, what was moved from there and has been updated, or a working
-// copy that was made here.
+// Of a slot what comes from its home is a copy of what lies there, and what returns was moved from there and has been
+// updated, or is a working copy that was made for it. Of other bytes it is known where they lay, unless they leave the
+// device to be kept: then they are at home there.
 void Flow::move(std::size_t i, const Move& move) {
   const Region &from = move.from.region, &to = move.to.region;
-  const bool comes = role_.space_of(to) == Space::device, slot = kept_.contains((comes ? from : to).buffer);
-  if (slot && !comes && (home_of(from) != address(to) || !all_updated(from)))
-    report_(i, "takes away what is not the update of what lies there");
+  const bool comes = role_.space_of(to) == Space::device;
+  const bool returns = slots_.contains(to.buffer), leaves_home = !returns && slots_.contains(from.buffer);
+  if (returns && (home_of(from) != address(to) || !all_updated(from)))
+    report_(i, "brings to a place what is not the update of what lies there");
   FactRanges pieces = read(from);
-  const bool of_pass = role_.buffer((comes ? from : to).buffer).category == Category::activations;
+  const Category category = role_.buffer((comes ? from : to).buffer).category;
   for (FactRange& piece : pieces) {
-    if (comes && of_pass && !was_left_by_pass(i, piece.facts.writer))
+    if (comes && category == Category::activations && !was_left_by_pass(i, piece.facts.writer))
       report_(i, "brings back what another value or another pass has left there");
-    if (slot && comes && kept_weights_.contains(from.buffer))
+    if ((leaves_home && comes && kept_weights_.contains(from.buffer)) || (returns && comes))
       piece.facts = at_home(piece.facts);
-    else if (slot)
-      piece.facts.content = {comes ? Content::staged : Content::updated};
-    piece.facts.content.home = comes ? address(from) - address(to) : 0;
+    else if (returns || leaves_home)
+      piece.facts.content = {returns ? Content::updated : Content::staged};
+    const bool known = leaves_home || (!returns && (comes || category == Category::gradients));
+    piece.facts.content.home = known ? address(from) - address(to) : 0;
     piece.facts.writer = static_cast<std::int32_t>(i);
     put(memory_, address(to), piece);
   }
-  if (slot && !comes && !makes_step(program_.kind)) note_write(i, to);  // of a step the update is the write
+  // Of a step the update is the write of what is kept off the device.
+  if (returns && (comes || !makes_step(program_.kind))) note_write(i, to);
 }
 
 // A value of a pass that comes back is the one of its name that the same micro-batch has moved away.

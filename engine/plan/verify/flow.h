@@ -121,7 +121,8 @@ class Flow {
   ElementRange updated_elements(std::size_t i, std::size_t unit, const Launch& launch, const Signature& signature);
   void update_master(std::size_t i, std::size_t unit, const Launch& launch, const Region& region,
                      const ElementRange& elements);
-  /// Updates what was moved here of a slot, which `pieces` are now the facts of.
+  bool on_device(const Region& region, const Region& home) const;
+  /// Updates what is kept off the device of a slot, there or where it was moved; `pieces` are now its facts.
   void update_slot(std::size_t i, const Region& region, const Region& home, FactRanges pieces);
   void take_gradient(std::size_t i, std::size_t unit, const Region& gradient, DType dtype,
                      const ElementRange& elements);
@@ -145,6 +146,7 @@ class Flow {
 
   void finish_persistent();
   void finish_units();
+  bool all_written(const Region& region);
   void finish_anchor(std::size_t last, const Unit& unit);
 
   const Plan& plan_;
@@ -161,7 +163,8 @@ class Flow {
   std::vector<std::int32_t> unit_layouts_;  // of each unit
   std::vector<UnitRecord> units_;
   std::map<BufferId, std::vector<std::size_t>> unit_buffers_;  // units whose master or working copy lies there
-  std::set<BufferId> kept_;                                    // buffers of slots that are kept off the device
+  std::set<BufferId> slots_;                                   // buffers of slots that stay from step to step
+  std::set<BufferId> kept_;                                    // those of them that are kept off the device
   std::set<BufferId> kept_weights_;                            // those of them that passes read
   std::set<BufferId> sums_;  // persistent copies that a later program takes for sums of what drifted apart
   int scalar_updates_ = 0;

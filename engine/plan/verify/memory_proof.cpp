@@ -331,16 +331,25 @@ class MemoryProof {
     ended_.push_back(clock);
   }
 
-  // Only moves touch what is off the device, which is persistent, on the stream for their direction.
+  // What is off the device is persistent. Moves touch it, on the stream for their direction, and kernels on the host's
+  // processor, which touch what is in its memory and nothing else.
   void spaces_fit(std::size_t i, const Issued& one) {
-    bool elsewhere = false, kept = true;
+    bool elsewhere = false, kept = true, on_host = true;
     for_each_access(one.instruction, [&](Access, const Region& region) {
-      if (!inside(region) || role_.space_of(region) == Space::device) return;
+      if (!inside(region)) return;
+      const Space space = role_.space_of(region);
+      on_host = on_host && space == Space::host;
+      if (space == Space::device) return;
       elsewhere = true;
       kept = kept && role_.buffer(region.buffer).program < 0;
     });
     if (!kept) report(i, "uses scratch memory off the device");
     const auto* move = std::get_if<Move>(&one.instruction);
+    if (one.stream == Stream::host) {
+      if (!on_host) report(i, "runs on the host's processor and touches what is not in the host's memory");
+      if (!std::holds_alternative<Launch>(one.instruction)) report(i, "is no kernel, and runs on the host's processor");
+      return;
+    }
     if (move == nullptr) {
       if (elsewhere) report(i, "touches what is off the device");
       if (one.stream == Stream::fetch || one.stream == Stream::store) report(i, "runs on a stream for moves");

@@ -37,7 +37,7 @@ bool codes_apart(const FlatLayout& layout, std::int64_t block) {
   return true;
 }
 
-Access access_due(Of of) { return of < Of::made ? Access::read : of == Of::made ? Access::write : Access::update; }
+Access access_due(Of of) { return of < Of::made ? Access::read : of < Of::changed ? Access::write : Access::update; }
 
 }  // namespace
 
@@ -152,7 +152,7 @@ void Flow::update(std::size_t i, const Launch& launch, const Signature& signatur
     if (of == Of::states) {  // over the ops of a unit's optimizer all of them, in order
       for (; is_next_state(); ++updated, ++operand) {
         const Region &region = region_of(launch.operands[operand]), &home = states[updated].second;
-        region == home ? note_write(i, home) : update_slot(i, region, home, read(region));
+        on_device(region, home) ? note_write(i, home) : update_slot(i, region, home, read(region));
       }
     } else if (of != Of::working || !(unit.updated_working() == unit.parameters().region)) {
       if (operand == num_operands) return report_(i, "lacks an operand of its op");
@@ -183,13 +183,18 @@ ElementRange Flow::updated_elements(std::size_t i, std::size_t index, const Laun
   return {first, last};
 }
 
+// Updated where it is kept, on the device.
+bool Flow::on_device(const Region& region, const Region& home) const {
+  return region == home && role_.space_of(home) == Space::device;
+}
+
 void Flow::update_slot(std::size_t i, const Region& region, const Region& home, FactRanges pieces) {
   for (FactRange& piece : pieces) {
     piece.facts.content = {Content::updated};
     piece.facts.content.home = address(home) - address(region);
   }
   write(i, region, std::move(pieces));
-  note_write(i, home);
+  if (role_.space_of(home) != Space::device) note_write(i, home);  // there what brings it back writes it
 }
 
 void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch& launch, std::size_t operand,
@@ -226,8 +231,9 @@ void Flow::update_operand(std::size_t i, std::size_t index, Of of, const Launch&
       return update_master(i, index, launch, region, elements);
     case Of::working: {
       const Region home = part_of(unit.updated_working(), elements, size_of(unit.compute));
-      if (home_of(region) != address(home)) report_(i, "writes what is not the working copy of " + unit.name);
-      if (region == home) return write(i, region, lies(index, elements, unit.compute));
+      if (on_device(region, home)) return write(i, region, lies(index, elements, unit.compute));
+      if (!(region == home) && slots_.contains(region.buffer))
+        report_(i, "writes what is not the working copy of " + unit.name);
       return update_slot(i, region, home, lies(index, elements, unit.compute));
     }
   }
@@ -243,7 +249,7 @@ void Flow::update_master(std::size_t i, std::size_t index, const Launch& launch,
   if (!(launch.origin == origin)) report_(i, "takes another slice than its own");
   const Region home = part_of(unit.parameters().region, elements, size_of(DType::f32));
   const FactRanges pieces = lies(index, elements, DType::f32);
-  if (region == home) return write(i, region, pieces);
+  if (on_device(region, home)) return write(i, region, pieces);
   update_slot(i, region, home, pieces);
 }
 

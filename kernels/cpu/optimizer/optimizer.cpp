@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "engine/core/op_record.h"
+#include "kernels/cpu/copy/convert_loops.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/optimizer/optimizer_loops.h"
 #include "kernels/cpu/optimizer/states.h"
@@ -27,6 +28,7 @@ struct Places {
 
 struct Update {
   void (*loop)(const UpdateArgs&, std::int64_t, std::int64_t) = nullptr;
+  decltype(&portable::convert) round = nullptr;
   UpdateArgs args;
   Places at;
   States states;
@@ -53,7 +55,7 @@ struct Update {
   }
 
   void run(const Call& call) const {
-    if (operand<Scalars>(call, at.scalars)->factor == 0) return;
+    if (operand<Scalars>(call, at.scalars)->factor == 0) return renew_copy(call);
     const UpdateArgs decaying = now(call);
     const std::int64_t border = std::clamp<std::int64_t>(decay_elements - call.origin, 0, count);
     if (states.format() != StateFormat::f32) return run_unpacked(call, decaying, border);
@@ -63,6 +65,14 @@ struct Update {
       const std::int64_t middle = std::clamp(border, begin, end);
       loop(decaying, begin, middle);
       loop(plain, middle, end);
+    });
+  }
+
+  /// There is no update: the working copy is the master as it was.
+  void renew_copy(const Call& call) const {
+    if (at.working < 0) return;
+    parallel_ranges(count, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+      round(true, operand<void>(call, 0), operand<void>(call, at.working), begin, end);
     });
   }
 
@@ -97,6 +107,7 @@ Update update_of(const Signature& signature, const Context& context, int states)
   expect_operand(signature, update.at.scalars, DType::f32, 4);
   expect_operand(signature, update.at.applied, DType::i32, 1);
   if (working) expect_operand(signature, update.at.working, DType::bf16, update.count);
+  update.round = CHOOSE_BY_ISA(context.isa, convert);
   update.weight_decay = real(signature, "weight_decay");
   update.decay_elements = integer(signature, "decay_elements");
   update.threads = threads_for(signature.operands[0].bytes() * (3 + states), context.threads);

@@ -225,10 +225,23 @@ __global__ void __launch_bounds__(kThreads) update(Operands o, Rates rates, Code
   }
   if constexpr (Rule::kStates >= 1) m.load(o.m, o.count, shared);
   if constexpr (Rule::kStates >= 2) v.load(o.v, o.count, shared);
+  const auto store_copy = [&](std::int64_t at, const F32Group& weights) {
+    if constexpr (!std::is_same_v<W, NoCopy>) {
+      Vec<W, kGroup> rounded;
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) rounded[i] = from_f32<W>(weights[i]);
+      store_group(static_cast<W*>(o.working), at, o.count, rounded);
+    }
+  };
   const float factor = o.scalars->factor;
   if (factor == 0) {
-    if constexpr (!Rule::kReadsMaster)
-      for (int k = 0; k < kGroups; ++k) store_group(o.master, my_group<S>(k), o.count, F32Group{});
+#pragma unroll
+    for (int k = 0; k < kGroups; ++k) {
+      if constexpr (!Rule::kReadsMaster)
+        store_group(o.master, my_group<S>(k), o.count, F32Group{});
+      else
+        store_copy(my_group<S>(k), master[k]);
+    }
     return;
   }
   const Step step = Rule::step(o, rates, factor);
@@ -244,12 +257,7 @@ __global__ void __launch_bounds__(kThreads) update(Operands o, Rates rates, Code
       master[k][i] = Rule::update(step, rates, keep, master[k][i], to_f32(gradient[k][i]), first_state, second_state);
     }
     store_group(o.master, at, o.count, master[k]);
-    if constexpr (!std::is_same_v<W, NoCopy>) {
-      Vec<W, kGroup> rounded;
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) rounded[i] = from_f32<W>(master[k][i]);
-      store_group(static_cast<W*>(o.working), at, o.count, rounded);
-    }
+    store_copy(at, master[k]);
   }
   if constexpr (Rule::kStates >= 1) m.store(o.m, o.count, shared, *o.applied);
   if constexpr (Rule::kStates >= 2) v.store(o.v, o.count, shared, *o.applied);

@@ -27,7 +27,7 @@ Settings& settings();
 
 /// Since the start, over all devices.
 struct Counts {
-  std::int64_t kernels = 0, copies = 0, graphs = 0, events = 0, waits = 0;
+  std::int64_t kernels = 0, copies = 0, host_functions = 0, graphs = 0, events = 0, waits = 0;
   std::int64_t allocated = 0;  ///< bytes at present
 };
 Counts counts();

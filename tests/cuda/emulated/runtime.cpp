@@ -488,6 +488,16 @@ cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t
                       "a memset"});
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  return put(stream, {[=] {
+                        function(data);
+                        const std::lock_guard lock(global);
+                        ++totals.host_functions;
+                        return true;
+                      },
+                      "a host function"});
+}
+
 // ---- Streams and events ----
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
