@@ -46,7 +46,7 @@ struct Prepared {
     memory.reset(static_cast<std::byte*>(std::aligned_alloc(kBufferAlignment, kBufferAlignment)));
     kernels.resize(role.signatures.size());
     for (const Program& program : role.programs)
-      programs.push_back(prepare_program(plan, rank, program, {memory.get(), kernels}));
+      programs.push_back(prepare_program(plan, rank, program, {memory.get(), kernels}, {memory.get(), kernels}));
   }
   std::int64_t offset(const void* address) const { return static_cast<const std::byte*>(address) - memory.get(); }
   std::size_t size() const {
