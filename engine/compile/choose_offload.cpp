@@ -14,6 +14,7 @@
 #include "engine/compile/fit.h"
 #include "engine/compile/fixed.h"
 #include "engine/compile/hardware.h"
+#include "engine/compile/optimizers.h"
 #include "engine/core/error.h"
 #include "engine/cost/machine_model.h"
 #include "engine/cost/predict.h"
@@ -51,8 +52,21 @@ double spread_of(const cost::Prediction& prediction) {
   return (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
 }
 
+// Whether the host's processor goes over what an update reads and writes in less time than masters and states come to
+// the GPU: else it cannot be faster, and need not be planned.
+bool may_be_faster(const LoadedJob& loaded, const CompiledJob& compiled, const Hardware& hardware) {
+  const cost::CostModel model(cluster_of(compiled, hardware));
+  const PrecisionJob& precision = loaded.job.precision;
+  constexpr double kElements = 1e9;
+  const auto bytes = [](double each) { return static_cast<std::int64_t>(kElements * each); };
+  const double states = 4 + state_bytes(loaded);
+  const auto others = static_cast<double>(size_of(precision.compute) + size_of(precision.reduce));
+  return model.on_host(bytes(2 * states + others)).us < model.move(Space::host, true, bytes(states)).us;
+}
+
 // The same plan with its update on the host's processor, if that is faster by more than a tie.
 CompiledJob with_faster_update(const LoadedJob& loaded, CompiledJob compiled, const Hardware& hardware) {
+  if (!may_be_faster(loaded, compiled, hardware)) return compiled;
   LoadedJob fixed = loaded;
   fixed.job.strategy = compiled.strategy;
   fixed.job.strategy.offload.update = UpdateOn::host;

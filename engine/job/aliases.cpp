@@ -142,6 +142,8 @@ const Row kKeys[] = {
      {"strategy.expert.degree", ""}},
     {"offload cpu_offload offload_optimizer optimizer_offload",
      {"strategy.offload.optimizer", "host beside a GPU, disk on a CPU"}},
+    {"cpu_adam deepspeedcpuadam optimizer_cpu_offload offload_update",
+     {"strategy.offload.update", "host, beside strategy.offload.optimizer: host"}},
     {"out_dir output_dir save_dir checkpoint_dir ckpt_dir default_root_dir save_path checkpoint_path output run_dir",
      {"checkpoint.dir", ""}},
     {"save_steps save_interval save_every checkpoint_every checkpoint_interval ckpt_every save_freq ckpt_interval",
