@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "engine/compile/optimizers.h"
@@ -30,6 +31,7 @@ class Advisor {
     divisible_batch();
     open_micro();
     padded_vocabulary();
+    other_update();
     std::stable_sort(found_.begin(), found_.end(),
                      [](const Found& a, const Found& b) { return a.of_sample < b.of_sample; });
     std::vector<Suggestion> result;
@@ -125,6 +127,19 @@ class Advisor {
       add(fmt::format("model.with.{}={}", name, padded), best->step_us, job_.train.batch.global,
           fmt::format("{} rows are no multiple of {}, and rows that no token uses change nothing else: ", rows,
                       kRowMultiple));
+  }
+
+  // By the other one of a GPU and its host, where masters and states are the host's.
+  void other_update() {
+    if (compiled_.strategy.offload.optimizer != OffloadTo::host || job_.precision.compute == DType::f16) return;
+    LoadedJob changed = fixed();
+    UpdateOn& update = changed.job.strategy.offload.update;
+    update = update == UpdateOn::device ? UpdateOn::host : UpdateOn::device;
+    const std::optional<cost::Scored> best = best_of(changed);
+    if (!best) return;
+    const std::string_view by = update == UpdateOn::host ? "the host's processor" : "the GPU";
+    add(fmt::format("strategy.offload.update={}", name_of(update)), best->step_us, job_.train.batch.global,
+        fmt::format("weights updated by {}: ", by));
   }
 
   // The parameter of the graph that is the size of the vocabulary.

@@ -13,7 +13,8 @@ namespace trainer {
 /// - a batch within a quarter of the job's that all ranks can divide, where the job's cannot be divided and the ranks
 ///   go to other axes instead;
 /// - the micro-batch left to `auto`, where the job fixes one;
-/// - a vocabulary padded to a multiple of 64, whose products fill the tiles of a GPU.
+/// - a vocabulary padded to a multiple of 64, whose products fill the tiles of a GPU;
+/// - where masters and states are in the host's memory, the update by the other one of GPU and host.
 /// Only what saves more than 3% of the time of a sample. Empty where the plan does not fit. REQUIRES: hardware.machine.
 std::vector<Suggestion> advise(const LoadedJob& loaded, const Hardware& hardware, const CompiledJob& compiled,
                                double step_us);

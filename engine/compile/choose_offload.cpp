@@ -24,24 +24,33 @@ namespace trainer {
 namespace {
 
 struct Moved {
-  OffloadTo gradients, parameters;
+  bool optimizer, gradients, parameters, activations;
   std::string_view what;
+
+  int parts() const { return optimizer + gradients + parameters + activations; }
 };
 
-constexpr std::array<Moved, 3> kMoved{{
-    {OffloadTo::none, OffloadTo::none, "the optimizer's states and master weights are"},
-    {OffloadTo::host, OffloadTo::none, "the optimizer's states, master weights and gradients are"},
-    {OffloadTo::host, OffloadTo::host, "the optimizer's states, gradients and all weights are"},
+// Of as many parts those that move states before those that move activations.
+constexpr std::array<Moved, 6> kMoved{{
+    {true, false, false, false, "the optimizer's states and master weights are"},
+    {false, false, false, true, "what backward passes need is"},
+    {true, true, false, false, "the optimizer's states, master weights and gradients are"},
+    {true, false, false, true, "the optimizer's states, master weights and what backward passes need are"},
+    {true, true, true, false, "the optimizer's states, gradients and all weights are"},
+    {true, true, true, true, "the optimizer's states, gradients, all weights and what backward passes need are"},
 }};
 
 LoadedJob offloaded(LoadedJob loaded, const Moved& one) {
   StrategyJob& strategy = loaded.job.strategy;
-  strategy.offload.optimizer = OffloadTo::host;
-  strategy.offload.gradients = one.gradients;
-  strategy.offload.parameters = one.parameters;
-  if (one.gradients == OffloadTo::none) return loaded;
+  const auto place = [](bool moves) { return moves ? OffloadTo::host : OffloadTo::none; };
+  strategy.offload.optimizer = place(one.optimizer);
+  strategy.offload.gradients = place(one.gradients);
+  strategy.offload.parameters = place(one.parameters);
+  strategy.offload.activations = place(one.activations);
+  if (one.activations) strategy.free.pipeline = strategy.free.schedule = strategy.free.virtual_stages = false;
+  if (!one.gradients) return loaded;
   strategy.free = {};
-  if (one.parameters == OffloadTo::none)
+  if (!one.parameters)
     strategy.free.data = true;
   else
     strategy.data.kind = DataKind::fsdp;
@@ -50,6 +59,13 @@ LoadedJob offloaded(LoadedJob loaded, const Moved& one) {
 
 double spread_of(const cost::Prediction& prediction) {
   return (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
+}
+
+double step_us(CompiledJob& compiled, const Hardware& hardware) {
+  if (compiled.prediction == nullptr)
+    compiled.prediction = std::make_shared<const cost::Prediction>(
+        cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))));
+  return compiled.prediction->step_us;
 }
 
 // Whether the host's processor goes over what an update reads and writes in less time than masters and states come to
@@ -66,18 +82,15 @@ bool may_be_faster(const LoadedJob& loaded, const CompiledJob& compiled, const H
 
 // The same plan with its update on the host's processor, if that is faster by more than a tie.
 CompiledJob with_faster_update(const LoadedJob& loaded, CompiledJob compiled, const Hardware& hardware) {
-  if (!may_be_faster(loaded, compiled, hardware)) return compiled;
+  if (loaded.job.strategy.offload.optimizer == OffloadTo::none || !may_be_faster(loaded, compiled, hardware))
+    return compiled;
   LoadedJob fixed = loaded;
   fixed.job.strategy = compiled.strategy;
   fixed.job.strategy.offload.update = UpdateOn::host;
   fixed.job.train.batch.micro = compiled.batch.micro;
   fixed.job.activation_checkpointing = compiled.recompute;
   CompiledJob on_host = compile_fixed(fixed, hardware, Purpose::train);
-  for (CompiledJob* one : {&compiled, &on_host})
-    if (one->prediction == nullptr)
-      one->prediction = std::make_shared<const cost::Prediction>(
-          cost::predict(one->plan, cost::CostModel(cluster_of(*one, hardware))));
-  const double there = on_host.prediction->step_us, here = compiled.prediction->step_us;
+  const double there = step_us(on_host, hardware), here = step_us(compiled, hardware);
   if (!on_host.fits || there * (1 + cost::tie_of(spread_of(*on_host.prediction))) >= here) return compiled;
   on_host.alternatives = std::move(compiled.alternatives);
   if (!on_host.alternatives.empty()) {
@@ -92,29 +105,51 @@ CompiledJob with_faster_update(const LoadedJob& loaded, CompiledJob compiled, co
   return on_host;
 }
 
+class Offloading {
+ public:
+  Offloading(const LoadedJob& loaded, const Hardware& hardware)
+      : loaded_(loaded),
+        hardware_(hardware),
+        ranks_per_node_(world_size_of(loaded.job) / loaded.job.cluster.nodes),
+        limit_(memory_limit(loaded.job, hardware, ranks_per_node_)),
+        all_(least_states_bytes(loaded)) {}
+
+  // Nothing, if that does not fit.
+  std::optional<CompiledJob> with(const Moved& one) const {
+    const LoadedJob moved = offloaded(loaded_, one);
+    const std::int64_t stays = least_states_bytes(moved);
+    if (stays > limit_ || (all_ - stays) * ranks_per_node_ > hardware_.machine->host_memory_bytes) return std::nullopt;
+    try {
+      CompiledJob compiled =
+          leaves_choices(moved.job) ? choose(moved, hardware_) : compile_fixed(moved, hardware_, Purpose::train);
+      if (!compiled.fits) return std::nullopt;
+      compiled = with_faster_update(moved, std::move(compiled), hardware_);
+      compiled.strategy_why = fmt::format("Nothing fits with everything on the device, so {} in the host's memory. {}",
+                                          one.what, compiled.strategy_why);
+      return compiled;
+    } catch (const JobError&) {  // gradients leave the device only where a step has one micro-batch
+      return std::nullopt;
+    }
+  }
+
+ private:
+  const LoadedJob& loaded_;
+  const Hardware& hardware_;
+  const std::int64_t ranks_per_node_, limit_, all_;
+};
+
 }  // namespace
 
 std::optional<CompiledJob> choose_offload(const LoadedJob& loaded, const Hardware& hardware) {
   const bool cuda = hardware.machine != nullptr && hardware.machine->device.kind == cost::DeviceKind::cuda;
   if (!cuda || loaded.job.strategy.free != StrategyJob{}.free || loaded.job.strategy.offload.any()) return std::nullopt;
-  const std::int64_t ranks_per_node = world_size_of(loaded.job) / loaded.job.cluster.nodes,
-                     limit = memory_limit(loaded.job, hardware, ranks_per_node), all = least_states_bytes(loaded);
-  for (const Moved& one : kMoved) {
-    const LoadedJob moved = offloaded(loaded, one);
-    const std::int64_t stays = least_states_bytes(moved);
-    if (stays > limit || (all - stays) * ranks_per_node > hardware.machine->host_memory_bytes) continue;
-    try {
-      CompiledJob compiled =
-          leaves_choices(moved.job) ? choose(moved, hardware) : compile_fixed(moved, hardware, Purpose::train);
-      if (!compiled.fits) continue;
-      compiled = with_faster_update(moved, std::move(compiled), hardware);
-      compiled.strategy_why = "Nothing fits with everything on the device, so " + std::string(one.what) +
-                              " in the host's memory. " + compiled.strategy_why;
-      return compiled;
-    } catch (const JobError&) {  // gradients leave the device only where a step has one micro-batch
-    }
+  const Offloading offloading(loaded, hardware);
+  std::optional<CompiledJob> best;
+  for (std::size_t i = 0; i < kMoved.size() && !(best && kMoved[i].parts() > kMoved[i - 1].parts()); ++i) {
+    std::optional<CompiledJob> one = offloading.with(kMoved[i]);
+    if (one && (!best || step_us(*one, hardware) < step_us(*best, hardware))) best = std::move(one);
   }
-  return std::nullopt;
+  return best;
 }
 
 }  // namespace trainer

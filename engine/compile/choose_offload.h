@@ -7,13 +7,16 @@
 
 namespace trainer {
 
-/// Tries the job with more and more off the device, and returns the first that fits:
-///   1. the optimizer's states and master weights, under any strategy;
-///   2. the gradients too, over data ranks;
-///   3. the working copies of the weights too, over data ranks that shard them.
-/// Of these the update runs on the processor of the host, where the prediction says that it is faster there.
-/// The hosts have to hold what moves (`host_memory` of the hardware file). Nothing if none fits, if the devices are no
-/// GPUs, or if the job says anything of its strategy. `strategy_why` says what moved.
+/// Tries the job with more and more parts of it off the device, and returns the fastest of those that fit with the
+/// fewest, by prediction:
+///   1. the optimizer's states and master weights, under any strategy; or what backward passes need, without a
+///   pipeline;
+///   2. the optimizer's and the gradients, over data ranks; or the optimizer's and what backward passes need;
+///   3. the optimizer's, the gradients and the working copies of the weights, over data ranks that shard them;
+///   4. all of it.
+/// The update runs on the processor of the host where the prediction says that it is faster there. The hosts have to
+/// hold what moves (`host_memory` of the hardware file). Nothing if none fits, if the devices are no GPUs, or if the
+/// job says anything of its strategy. `strategy_why` says what moved.
 std::optional<CompiledJob> choose_offload(const LoadedJob& loaded, const Hardware& hardware);
 
 }  // namespace trainer
