@@ -479,11 +479,6 @@ class Rules {
 
   // They come and go as gathered copies do, which other strategies do not have.
   void offloaded_parameters() {
-    const std::string &secondary = text("strategy.data.secondary"), &optimizer = text("strategy.offload.optimizer");
-    if (!secondary.empty() && secondary != "none" && !optimizer.empty() && optimizer != "none")
-      add("strategy.offload.parameters",
-          "secondary copies of working copies that are off the device need masters and states on it",
-          "none; or strategy.offload.optimizer: none, or strategy.data.secondary: none");
     const std::string& kind = text("strategy.data.kind");
     if (kind == "zero3" || (kind == "fsdp" && text("strategy.data.sharding") != "no_shard")) return;
     add("strategy.offload.parameters", "working copies come for each use only under zero3 and fsdp",

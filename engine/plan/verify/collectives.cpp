@@ -112,6 +112,7 @@ void Flow::collective(std::size_t i, const Collective& collective, FactRanges pi
   }
   for (FactRange& piece : pieces) {
     piece.facts.dtype = collective.dtype;
+    piece.facts.content.home = 0;  // it is no copy of what lies there
     if (collective.dim > 0) piece.facts.run = scatters ? out.bytes : 0;
     if (collective.kind == CollectiveKind::all_to_all && collective.dim >= 0)
       piece.facts.run = collective.dim == 1 ? out.bytes / plan_.mesh.group_size(collective.axes) : 0;

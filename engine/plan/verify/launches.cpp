@@ -146,6 +146,7 @@ void Flow::copy(std::size_t i, const Launch& launch, const Signature& signature)
   for (FactRange& piece : pieces) {
     if (piece.facts.dtype) piece.facts.dtype = to.dtype;
     if (piece.facts.is(Content::staged)) piece.facts.content = {};
+    piece.facts.content.home = 0;
     if (home < 0) continue;
     piece.facts.content = {Content::updated};
     piece.facts.content.home = home - address(out);
