@@ -6,15 +6,15 @@
 //                   unit (Call::origin + i) lies in [first, last). In f64, by chunks in order: threads do not matter.
 //   update_scalars  squares f64 [1], loss f64 [1], count f64 [1], scalars f32 [4], applied i32 [1]
 //                   → scalars, applied (in place)
-//   sgd             master f32 [n], gradient r [n], momentum f32 [n]?, lr f32 [1], scalars, applied,
+//   sgd             master f32 [n], gradient r [n], momentum f32 [n]?, lr f32 [1], scalars, applied
 //                   → master, momentum? (in place), working bf16 or f16 [n]? (f16: GPUs)
 //   adam, adamw     master, gradient, m f32 [n], v f32 [n], lr, scalars, applied → master, m, v (in place), working?
 //   lion            master, gradient, m, lr, scalars, applied → master, m (in place), working?
 //
-// The states (momentum, m, v) of an optimizer are all f32 [n] as above, all bf16 [n], or all int8: each u8 [n] followed
-// by its scales f32 [⌈n / 256⌉], in blocks of 256 elements that begin at the operand's first (engine/core/compression.h
-// has the size). An update reads them as f32, uses the new ones as f32, and then rounds them: state_codes.h says how. v
-// has the unsigned code, the others the signed.
+// A working copy is the last operand. The states (momentum, m, v) of an optimizer are all f32 [n] as above, all bf16
+// [n], or all int8: each u8 [n] followed by its scales f32 [⌈n / 256⌉], in blocks of 256 elements that begin at the
+// operand's first (engine/core/compression.h has the size). An update reads them as f32, uses the new ones as f32, and
+// then rounds them: state_codes.h says how. v has the unsigned code, the others the signed.
 //
 // update_scalars: grad_norm = √squares / loss_scale, loss = loss / max(count, 1), factor = min(1, clip_norm /
 // (grad_norm + 1e-6)) / loss_scale (clip_norm 0: no clipping), or factor = 0 where grad_norm or loss, as f32, is not

@@ -59,7 +59,7 @@ std::optional<WithoutBf16> without_bf16(const LoadedJob& loaded, const CompiledJ
                      .f32_bytes = plan.peak_bytes(),
                      .bf16_us = bf16.mean_us(),
                      .f32_us = predict_here(in_f32, plan, threads).mean_us(),
-                     .spread = (bf16.times.high_us - bf16.times.low_us) / std::max(1e-9, 2 * bf16.times.step_us)};
+                     .spread = bf16.times.spread()};
 }
 
 }  // namespace trainer::tools

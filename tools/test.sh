@@ -14,8 +14,8 @@ tools/build.sh
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
-# Tests run side by side, one more than there are cores, since some do little but wait. Threads that wait let go of their
-# core soon (tools/main.cpp says why).
+# Tests run side by side, one more than there are cores, since some do little but wait. Threads that wait let go of
+# their core soon (tools/main.cpp says why).
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-2000}
 ctest --test-dir build --verbose --parallel "$(($(nproc) + 1))" 2>&1 | tee "$log" | grep --line-buffered -E '^ *[0-9]+/[0-9]+ Test ' || status=$?
 

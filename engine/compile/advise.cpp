@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/compile/fixed.h"
 #include "engine/compile/optimizers.h"
 #include "engine/compile/profile_cache.h"
 #include "engine/core/amounts.h"
@@ -53,20 +54,10 @@ class Advisor {
     return cost::likeliest(loaded.job.goal, space.limit_bytes, found.scored);
   }
 
-  // The job with everything as it was compiled.
-  LoadedJob fixed() const {
-    LoadedJob loaded = loaded_;
-    loaded.job.strategy = compiled_.strategy;
-    loaded.job.strategy.free = {};
-    loaded.job.train.batch.micro = compiled_.batch.micro;
-    loaded.job.activation_checkpointing = compiled_.recompute;
-    return loaded;
-  }
-
   // What the compiled plan is scored at; 0: it has no score.
   double score() {
     if (!score_) {
-      const std::optional<cost::Scored> one = best_of(fixed());
+      const std::optional<cost::Scored> one = best_of(as_compiled(loaded_, compiled_));
       score_ = one ? one->step_us : 0;
     }
     return *score_;
@@ -120,7 +111,7 @@ class Advisor {
                        padded = (rows + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
     const std::string name = parameter_with(rows);
     if (rows == padded || name.empty() || job_.model.init_from) return;  // a checkpoint's rows are as they are
-    LoadedJob changed = fixed();
+    LoadedJob changed = as_compiled(loaded_, compiled_);
     changed.job.model.with[name] = ParamValue(static_cast<double>(padded));
     const std::optional<cost::Scored> best = best_of(changed);
     if (best)
@@ -132,7 +123,7 @@ class Advisor {
   // By the other one of a GPU and its host, where masters and states are the host's.
   void other_update() {
     if (compiled_.strategy.offload.optimizer != OffloadTo::host || job_.precision.compute == DType::f16) return;
-    LoadedJob changed = fixed();
+    LoadedJob changed = as_compiled(loaded_, compiled_);
     UpdateOn& update = changed.job.strategy.offload.update;
     update = update == UpdateOn::device ? UpdateOn::host : UpdateOn::device;
     const std::optional<cost::Scored> best = best_of(changed);

@@ -3,9 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,19 +55,8 @@ LoadedJob offloaded(LoadedJob loaded, const Moved& one) {
   return loaded;
 }
 
-double spread_of(const cost::Prediction& prediction) {
-  return (prediction.high_us - prediction.low_us) / 2 / std::max(1e-9, prediction.step_us);
-}
-
-double step_us(CompiledJob& compiled, const Hardware& hardware) {
-  if (compiled.prediction == nullptr)
-    compiled.prediction = std::make_shared<const cost::Prediction>(
-        cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))));
-  return compiled.prediction->step_us;
-}
-
-// Whether the host's processor goes over what an update reads and writes in less time than masters and states come to
-// the GPU: else it cannot be faster, and need not be planned.
+// An update on the host takes at least the time in which its processor reads and writes all operands. Unless that is
+// less than the time in which masters and states move to the GPU, it cannot be faster and is not planned.
 bool may_be_faster(const LoadedJob& loaded, const CompiledJob& compiled, const Hardware& hardware) {
   const cost::CostModel model(cluster_of(compiled, hardware));
   const PrecisionJob& precision = loaded.job.precision;
@@ -84,14 +71,11 @@ bool may_be_faster(const LoadedJob& loaded, const CompiledJob& compiled, const H
 CompiledJob with_faster_update(const LoadedJob& loaded, CompiledJob compiled, const Hardware& hardware) {
   if (loaded.job.strategy.offload.optimizer == OffloadTo::none || !may_be_faster(loaded, compiled, hardware))
     return compiled;
-  LoadedJob fixed = loaded;
-  fixed.job.strategy = compiled.strategy;
+  LoadedJob fixed = as_compiled(loaded, compiled);
   fixed.job.strategy.offload.update = UpdateOn::host;
-  fixed.job.train.batch.micro = compiled.batch.micro;
-  fixed.job.activation_checkpointing = compiled.recompute;
   CompiledJob on_host = compile_fixed(fixed, hardware, Purpose::train);
-  const double there = step_us(on_host, hardware), here = step_us(compiled, hardware);
-  if (!on_host.fits || there * (1 + cost::tie_of(spread_of(*on_host.prediction))) >= here) return compiled;
+  const double there = predict_step(on_host, hardware).step_us, here = predict_step(compiled, hardware).step_us;
+  if (!on_host.fits || there * (1 + cost::tie_of(on_host.prediction->spread())) >= here) return compiled;
   on_host.alternatives = std::move(compiled.alternatives);
   if (!on_host.alternatives.empty()) {
     Alternative& taken = on_host.alternatives.front();
@@ -147,7 +131,8 @@ std::optional<CompiledJob> choose_offload(const LoadedJob& loaded, const Hardwar
   std::optional<CompiledJob> best;
   for (std::size_t i = 0; i < kMoved.size() && !(best && kMoved[i].parts() > kMoved[i - 1].parts()); ++i) {
     std::optional<CompiledJob> one = offloading.with(kMoved[i]);
-    if (one && (!best || step_us(*one, hardware) < step_us(*best, hardware))) best = std::move(one);
+    if (one && (!best || predict_step(*one, hardware).step_us < predict_step(*best, hardware).step_us))
+      best = std::move(one);
   }
   return best;
 }

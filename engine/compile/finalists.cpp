@@ -114,12 +114,10 @@ bool Finalists::cannot_fit(const LoadedJob& job, const Scored& scored, std::int6
 
 Finalists::Attempt Finalists::played(const LoadedJob& job, const Scored& scored) const {
   CompiledJob compiled = compile_fixed(job, hardware_, Purpose::train, Proof::later);
-  const cost::CostModel model(cluster_of(compiled, hardware_));
-  const auto prediction = std::make_shared<const cost::Prediction>(cost::predict(compiled.plan, model));
-  compiled.prediction = prediction;
-  Finalist one{scored, true, prediction->roles[prediction->slowest]};
-  one.scored.step_us = prediction->step_us;
-  one.scored.spread = (prediction->high_us - prediction->low_us) / 2 / std::max(1e-9, prediction->step_us);
+  const cost::Prediction& prediction = predict_step(compiled, hardware_);
+  Finalist one{scored, true, prediction.roles[prediction.slowest]};
+  one.scored.step_us = prediction.step_us;
+  one.scored.spread = prediction.spread();
   one.scored.bytes = compiled.peak_bytes();
   one.scored.fits = compiled.fits;
   return {std::move(one), std::move(compiled), {}};

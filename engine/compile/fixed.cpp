@@ -566,6 +566,15 @@ class Compilation {
 
 }  // namespace
 
+LoadedJob as_compiled(const LoadedJob& loaded, const CompiledJob& compiled) {
+  LoadedJob fixed = loaded;
+  fixed.job.strategy = compiled.strategy;
+  fixed.job.strategy.free = {};
+  fixed.job.train.batch.micro = compiled.batch.micro;
+  fixed.job.activation_checkpointing = compiled.recompute;
+  return fixed;
+}
+
 CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) {
   return Compilation(loaded, hardware, purpose).run(proof);
 }

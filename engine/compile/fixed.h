@@ -15,6 +15,9 @@ void check_batch(const LoadedJob& loaded, const Mesh& mesh);
 
 enum class Proof : std::uint8_t { now, later };
 
+/// The job with everything as it was compiled, which leaves nothing to choose.
+LoadedJob as_compiled(const LoadedJob& loaded, const CompiledJob& compiled);
+
 /// `micro: auto` is the largest that fits; where none does, fits = false. With Proof::later the plan has not been
 /// verified. Throws JobError as `compile` does.
 CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof = Proof::now);

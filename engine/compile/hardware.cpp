@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "engine/core/check.h"
+#include "engine/cost/predict.h"
 
 namespace trainer {
 namespace {
@@ -190,6 +192,13 @@ cost::Cluster cluster_of(const CompiledJob& compiled, const Hardware& hardware) 
   for (const Role& role : compiled.plan.roles)
     cluster.working_bytes = std::max(cluster.working_bytes, role.total_bytes * hardware.ranks_per_node);
   return cluster;
+}
+
+const cost::Prediction& predict_step(CompiledJob& compiled, const Hardware& hardware) {
+  if (compiled.prediction == nullptr)
+    compiled.prediction = std::make_shared<const cost::Prediction>(
+        cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))));
+  return *compiled.prediction;
 }
 
 }  // namespace trainer

@@ -41,4 +41,7 @@ std::int64_t memory_limit(const Job& job, const Hardware& hardware, std::int64_t
 cost::Cluster cluster_of(const Mesh& mesh, const Hardware& hardware);
 cost::Cluster cluster_of(const CompiledJob& compiled, const Hardware& hardware);
 
+/// The prediction of a step, which the compiled job keeps. REQUIRES: hardware.machine.
+const cost::Prediction& predict_step(CompiledJob& compiled, const Hardware& hardware);
+
 }  // namespace trainer

@@ -1,6 +1,7 @@
 // Prediction: how long a program of a plan takes, and where that time goes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -56,6 +57,9 @@ struct Prediction {
   std::vector<KernelTime> kernels;               ///< of the slowest role, the longest first
   std::vector<std::vector<Span>>
       spans;  ///< [role][instruction of the program]; of a program with loops none: play the unrolled plan
+
+  /// Half the interval, as a share of the step.
+  double spread() const { return (high_us - low_us) / 2 / std::max(1e-9, step_us); }
 };
 
 }  // namespace trainer::cost

@@ -107,9 +107,11 @@ void CudaIssue::put(CudaProgram& program, const Place& place) {
 }
 
 void CudaIssue::put(const CudaProgram& program, const Place& place, const Launch&) {
-  if (const auto on_host = program.host_calls.find(place.instruction); on_host != program.host_calls.end())
-    return check(cudaLaunchHostFunc(streams_[Stream::host], run_on_host, const_cast<HostCall*>(&on_host->second)),
+  if (program.stream_of(place.instruction) == Stream::host) {
+    const HostCall& one = program.host_calls.at(place.instruction);
+    return check(cudaLaunchHostFunc(streams_[Stream::host], run_on_host, const_cast<HostCall*>(&one)),
                  "cudaLaunchHostFunc");
+  }
   const PreparedInstruction& one = prepared_at(program, place);
   kernels::Call call = program.prepared.call(one, place.pass);
   call.stream = streams_[program.stream_of(place.instruction)];

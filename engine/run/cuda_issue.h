@@ -32,7 +32,8 @@ class CudaGroups {
   std::vector<std::unique_ptr<StreamCommunicator::StreamGroup>> groups_;  // of each split; null: this rank is in none
 };
 
-/// A kernel that runs on the host's processor when its stream comes to it. What it was captured with stays where it is.
+/// A kernel that runs on the host's processor when its stream reaches it. A captured graph keeps the address of this
+/// object, so it must not move.
 struct HostCall {
   kernels::Kernel* kernel = nullptr;
   kernels::Call call;

@@ -14,19 +14,26 @@ namespace trainer {
 
 using namespace tests;
 
+namespace {
+
+// On one H100 with so much memory.
+CompiledJob on_one_gpu(LoadedJob loaded, std::int64_t bytes) {
+  static const PlainTarget target;
+  loaded.job.cluster.devices_per_node = 1;
+  return compile(
+      loaded,
+      Hardware{
+          .target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 1, .device_bytes = bytes},
+      Purpose::train);
+}
+
+}  // namespace
+
 TEST_CASE("where nothing fits on GPUs, states move to the host, and no more of them than has to") {
   // On one GPU 8.03 billion weights take 15.0 GiB in bf16, their gradients in f32 29.9, masters and states 89.7. What
   // a layer keeps of 2,048 tokens, the head and the moves come on top.
-  const auto chosen = [](double memory_gib) {
-    LoadedJob loaded = job_of(kLlama8B, 1, "{global: 1}", "activation_checkpointing: {mode: auto}\n");
-    loaded.job.cluster.devices_per_node = 1;
-    static const PlainTarget target;
-    const auto bytes = static_cast<std::int64_t>(memory_gib * (std::int64_t{1} << 30));
-    return compile(
-        loaded,
-        Hardware{
-            .target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 1, .device_bytes = bytes},
-        Purpose::train);
+  const auto chosen = [](std::int64_t memory_gib) {
+    return on_one_gpu(job_of(kLlama8B, 1, "{global: 1}", "activation_checkpointing: {mode: auto}\n"), memory_gib << 30);
   };
   const CompiledJob whole = chosen(150), states = chosen(60), gradients = chosen(30), weights = chosen(12);
   for (const CompiledJob* one : {&whole, &states, &gradients, &weights}) CHECK(one->fits);
@@ -71,21 +78,13 @@ TEST_CASE("what backward passes need moves to the host where that is less than s
   // A billion weights: of 65,536 tokens 16 blocks keep 0.25 GiB each at least.
   const std::string model =
       "{graph: models/llama.yaml, with: {layers: 16, heads: 32, kv_heads: 8, dim: 2048, hidden: 8192, vocab: 32000}}";
-  LoadedJob loaded = of_length(65536, job_of(model, 1, "{global: 1}", "activation_checkpointing: {mode: auto}\n"));
-  loaded.job.cluster.devices_per_node = 1;
-  const auto chosen = [&](std::int64_t bytes) {
-    static const PlainTarget target;
-    return compile(
-        loaded,
-        Hardware{
-            .target = &target, .memory_bytes = bytes, .machine = &h100(), .ranks_per_node = 1, .device_bytes = bytes},
-        Purpose::train);
-  };
+  const LoadedJob loaded =
+      of_length(65536, job_of(model, 1, "{global: 1}", "activation_checkpointing: {mode: auto}\n"));
   constexpr std::int64_t kGiB = std::int64_t{1} << 30;
-  const CompiledJob least = chosen(40 * kGiB);  // of everything on the device
+  const CompiledJob least = on_one_gpu(loaded, 40 * kGiB);  // of everything on the device
   CHECK(least.recompute.mode == CheckpointingMode::full);
   CHECK_FALSE(least.strategy.offload.any());
-  const CompiledJob moved = chosen(least.peak_bytes() - kGiB / 4);
+  const CompiledJob moved = on_one_gpu(loaded, least.peak_bytes() - kGiB / 4);
   CHECK(moved.fits);
   CHECK(moved.strategy.offload.activations == OffloadTo::host);
   CHECK(moved.strategy.offload.optimizer == OffloadTo::none);

@@ -35,12 +35,12 @@ StagedUnits::StagedUnits(Emitter& emit, const Role& role, const AssembleOptions&
   for (const Unit& unit : role.units) elements += unit.trained() ? unit.slice() : 0;
   most_ = std::max(options.offload.chunk, round_up(elements / kMostChunks, kStep));
   for (const Unit& unit : role.units)
-    if (unit.trained()) add(unit, most_, use);
+    if (unit.trained()) add(unit, use);
 }
 
 // Chunks of about the same size.
-void StagedUnits::add(const Unit& unit, std::int64_t most, For use) {
-  const std::int64_t slice = unit.slice(), count = (slice + most - 1) / most,
+void StagedUnits::add(const Unit& unit, For use) {
+  const std::int64_t slice = unit.slice(), count = (slice + most_ - 1) / most_,
                      each = round_up((slice + count - 1) / count, kStep);
   for (std::int64_t first = 0; first < slice; first += each) {
     Chunk chunk{&unit, {first, std::min(first + each, slice)}};
@@ -56,8 +56,8 @@ std::vector<StagedUnits::Chunk::Part> StagedUnits::homes(const Unit& unit, const
   const Region master = unit.parameters().region, working = unit.updated_working();
   std::vector<Chunk::Part> parts;
   if (!update && working == master) return parts;  // nothing is made of it
-  const auto add = [&](const std::string& name, const Region& home, bool comes, bool returns) {
-    if (role_.space_of(home) != space_) parts.push_back({unit.name + "." + name, home, comes, returns});
+  const auto add = [&](const std::string& kind, const Region& home, bool comes, bool returns) {
+    if (role_.space_of(home) != space_) parts.push_back({kind, home, comes, returns});
   };
   add("master", part_of(master, elements, size_of(DType::f32)), true, update);
   if (!(working == master)) add("working", part_of(working, elements, size_of(unit.compute)), false, true);
@@ -76,8 +76,7 @@ bool StagedUnits::has(const Unit& unit) const {
 void StagedUnits::add_gradient(const Unit& unit, const Region& home, std::int64_t width) {
   if (role_.space_of(home) == space_) return;
   for (Chunk& chunk : chunks_)
-    if (chunk.unit == &unit)
-      chunk.parts.push_back({unit.name + ".gradient", part_of(home, chunk.elements, width), true, false});
+    if (chunk.unit == &unit) chunk.parts.push_back({"gradient", part_of(home, chunk.elements, width), true, false});
 }
 
 void StagedUnits::begin() { fetch_until(next_ + 1); }
@@ -93,26 +92,25 @@ void StagedUnits::for_each_chunk(const Unit& unit, const std::function<void(cons
 
 void StagedUnits::fetch_until(std::size_t end) {
   for (; fetched_ < std::min(end, chunks_.size()); ++fetched_) {
-    for (std::size_t part = 0; part < chunks_[fetched_].parts.size(); ++part)
-      chunks_[fetched_].parts[part].here = buffer(fetched_, part);
-    move(chunks_[fetched_], true);
+    Chunk& chunk = chunks_[fetched_];
+    for (Chunk::Part& part : chunk.parts) part.here = buffer(chunk, part);
+    move(chunk, true);
   }
 }
 
-// A part's buffer where the work is done.
-Region StagedUnits::buffer(std::size_t chunk, std::size_t part) {
-  const Chunk::Part& one = chunks_[chunk].parts[part];
+// Where the work is done, for a part of the chunk that is fetched.
+Region StagedUnits::buffer(const Chunk& chunk, const Chunk::Part& part) {
   if (space_ == Space::device)
-    return emit_.whole(emit_.buffer(one.name + ".staged", Category::optimizer, one.home.bytes));
-  const std::string kind = one.name.substr(one.name.rfind('.') + 1),
-                    text = kind + ".staged." + std::to_string(chunk % kTurns);
+    return emit_.whole(
+        emit_.buffer(chunk.unit->name + "." + part.kind + ".staged", Category::optimizer, part.home.bytes));
+  const std::string text = part.kind + ".staged." + std::to_string(fetched_ % kTurns);
   const auto [at, added] = turns_.try_emplace(text, -1);
   if (added) {
-    const Category category = kind == "gradient" ? Category::gradients : Category::parameters;
-    const std::int64_t width = one.home.bytes / chunks_[chunk].elements.size();
+    const Category category = part.kind == "gradient" ? Category::gradients : Category::parameters;
+    const std::int64_t width = part.home.bytes / chunk.elements.size();
     at->second = emit_.persistent(text, category, round_up(most_, kStep) * width, space_);
   }
-  return {at->second, 0, one.home.bytes};
+  return {at->second, 0, part.home.bytes};
 }
 
 void StagedUnits::move(const Chunk& chunk, bool here) {
@@ -121,7 +119,8 @@ void StagedUnits::move(const Chunk& chunk, bool here) {
     if (!(here ? part.comes : part.returns)) continue;
     const Region &from = here ? part.home : part.here, &to = here ? part.here : part.home;
     const bool to_device = role_.space_of(to) == Space::device;
-    emit_.issue(to_device ? Stream::fetch : Stream::store, Move{emit_.name(part.name), {from}, {to}});
+    emit_.issue(to_device ? Stream::fetch : Stream::store,
+                Move{emit_.name(chunk.unit->name + "." + part.kind), {from}, {to}});
   }
 }
 

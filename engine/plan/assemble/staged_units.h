@@ -20,7 +20,7 @@ class StagedUnits {
   /// Some elements of a rank's slice of a unit.
   struct Chunk {
     struct Part {
-      std::string name;
+      std::string kind;  ///< "master", "working", "gradient", or a state's name
       Region home;
       bool comes = true, returns = true;
       Region here{};
@@ -53,11 +53,11 @@ class StagedUnits {
   Space space() const { return space_; }
 
  private:
-  void add(const Unit& unit, std::int64_t most, For use);
+  void add(const Unit& unit, For use);
   std::vector<Chunk::Part> homes(const Unit& unit, const ElementRange& elements, For use) const;
   void fetch_until(std::size_t end);
   void move(const Chunk& chunk, bool here);
-  Region buffer(std::size_t chunk, std::size_t part);
+  Region buffer(const Chunk& chunk, const Chunk::Part& part);
 
   Emitter& emit_;
   const Role& role_;
@@ -66,7 +66,7 @@ class StagedUnits {
   std::int64_t most_ = 0;  // elements of a chunk
   std::vector<Chunk> chunks_;
   std::size_t next_ = 0, fetched_ = 0;
-  std::map<std::string, BufferId> turns_;  // of the host's memory
+  std::map<std::string, BufferId> turns_;  // of the host's memory, by name
 };
 
 }  // namespace trainer
