@@ -48,12 +48,12 @@ class Choice {
         finalists_(loaded, hardware, profiles_.pieces(), space_.limit_bytes) {}
 
   CompiledJob run() {
-    const cost::SearchResult found = cost::search(space_, profiles_);
+    cost::SearchResult found = cost::search(space_, profiles_);
     if (found.scored.empty())
       throw JobError(
           {loaded_.at("strategy", "there is no way to train this on the cluster: " +
                                       (found.impossible.empty() ? "no candidate" : found.impossible.front()))});
-    promises_.add(found.scored);
+    promises_.add(std::move(found.scored));
     for (std::vector<std::size_t> next = this->next_together(); !next.empty(); next = this->next_together()) {
       std::vector<Scored> promised;
       for (const std::size_t index : next) promised.push_back(promises_.known(index));
@@ -200,7 +200,7 @@ class Choice {
         known = cost::same(promises_.known(i).candidate, one.candidate);
       if (!known) added.push_back(one);
     }
-    promises_.add(added);
+    promises_.add(std::move(added));
   }
 
   // Where nothing promises to fit: what needs the least memory, if that is anywhere near what there is.

@@ -34,8 +34,7 @@ CompiledJob written_out(CompiledJob job) {
   if (!loops(job.plan)) return job;
   job.hash = hash_of(job);
   job.plan = unrolled(job.plan);
-  job.memory.clear();
-  for (const Role& role : job.plan.roles) job.memory.push_back(report_memory(role));
+  job.memory = report_memory(job.plan);
   return job;
 }
 

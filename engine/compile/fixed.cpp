@@ -499,7 +499,7 @@ class Compilation {
     CompiledJob result;
     result.plan = assemble(options);
     if (graphs.train) check_parts(result.plan);
-    for (const Role& role : result.plan.roles) result.memory.push_back(report_memory(role));
+    result.memory = report_memory(result.plan);
     result.limit_bytes = limit_bytes();
     result.host_limit_bytes = host_limit();
     const std::int64_t on_host = most_bytes(result.plan, Space::host);

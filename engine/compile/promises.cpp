@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "engine/core/parallel.h"
 
@@ -20,9 +21,9 @@ Promises::Promises(const cost::SearchSpace& space, cost::ProfileSource& profiles
   for (std::size_t lane = 0; lane < num_processors(); ++lane) sketchers_.emplace_back(space, profiles);
 }
 
-void Promises::add(const std::vector<Scored>& scored) {
+void Promises::add(std::vector<Scored> scored) {
   entries_.reserve(entries_.size() + scored.size());
-  for (const Scored& one : scored) entries_.push_back({one});
+  for (Scored& one : scored) entries_.push_back({std::move(one)});
 }
 
 Scored Promises::promise(std::size_t index) const {

@@ -20,7 +20,7 @@ class Promises {
   Promises(const cost::SearchSpace& space, cost::ProfileSource& profiles);
 
   /// Takes over more candidates.
-  void add(const std::vector<cost::Scored>& scored);
+  void add(std::vector<cost::Scored> scored);
 
   std::size_t size() const { return entries_.size(); }
   /// As it is known: scored, or sketched.

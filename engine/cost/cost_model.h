@@ -25,6 +25,7 @@ struct Cluster {
       0;  ///< that a node's ranks walk over in a step: what a CPU's caches hold of it; 0: all of it
 };
 
+/// Keeps what it was asked before, also where it is const: one thread's at a time.
 class CostModel {
  public:
   /// Holds a copy of what `cluster` says; `machine` must outlive it.

@@ -75,19 +75,19 @@ struct Player {
 
 class Play {
  public:
-  Play(const Plan& plan, const CostModel& model, ProgramKind program, int part, const std::vector<OwnTimes>& own)
+  Play(const Plan& plan, const CostModel& model, std::span<const Program* const> programs,
+       const std::vector<OwnTimes>& own)
       : plan_(plan), model_(model) {
     cpu_ = model.cluster().machine->device.kind == DeviceKind::cpu;
-    for (const Role& role : plan.roles) {
-      const Program* const found = role.program(program, part);
-      CHECK(found != nullptr, "a plan without the program " + std::string(name_of(program)));
+    for (std::size_t role = 0; role < plan.roles.size(); ++role) {
+      const Program& program = *programs[role];
       Player& player = players_.emplace_back();
-      player.role = &role;
-      player.program = &found->instructions;
-      player.own = &own[players_.size() - 1];
-      CHECK(player.own->size() == found->instructions.size(), "times of every instruction");
-      player.optimizer_from = first_of_update(*found);
-      spans_.emplace_back(found->instructions.size());
+      player.role = &plan.roles[role];
+      player.program = &program.instructions;
+      player.own = &own[role];
+      CHECK(player.own->size() == program.instructions.size(), "times of every instruction");
+      player.optimizer_from = first_of_update(program);
+      spans_.emplace_back(program.instructions.size());
       for (std::size_t track = 0; track < kNumStreams; ++track) seek(player, track, 0);
     }
   }
@@ -444,9 +444,9 @@ class Play {
 
 }  // namespace
 
-Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, int part,
+Prediction play(const Plan& plan, const CostModel& model, std::span<const Program* const> programs,
                 const std::vector<OwnTimes>& own, std::optional<std::size_t> detailed) {
-  return Play(plan, model, program, part, own).run(detailed);
+  return Play(plan, model, programs, own).run(detailed);
 }
 
 }  // namespace trainer::cost

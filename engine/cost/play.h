@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/cost/cost_model.h"
@@ -14,9 +15,9 @@ namespace trainer::cost {
 /// ends are ready.
 using OwnTimes = std::vector<Estimate>;
 
-/// Plays `program` of every role as it is listed, loops once; `own[role]`. Kernels and communication are those of the
-/// role `detailed`, or of the slowest.
-Prediction play(const Plan& plan, const CostModel& model, ProgramKind program, int part,
+/// Plays a program of every role of the plan as it is listed, loops once; `programs[role]`, `own[role]`. Kernels and
+/// communication are those of the role `detailed`, or of the slowest.
+Prediction play(const Plan& plan, const CostModel& model, std::span<const Program* const> programs,
                 const std::vector<OwnTimes>& own, std::optional<std::size_t> detailed = std::nullopt);
 
 }  // namespace trainer::cost

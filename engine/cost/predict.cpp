@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "engine/core/check.h"
+#include "engine/core/parallel.h"
 #include "engine/cost/play.h"
 #include "engine/plan/loop.h"
 
@@ -63,24 +65,38 @@ class Clockmaker {
   std::map<CollectiveKey, Estimate> collectives_;
 };
 
-std::int32_t passes_of(const Plan& plan, ProgramKind program, int part) {
+std::vector<const Program*> programs_of(const Plan& plan, ProgramKind program, int part) {
+  std::vector<const Program*> programs;
+  for (const Role& role : plan.roles) {
+    programs.push_back(role.program(program, part));
+    CHECK(programs.back() != nullptr, "a plan without the program " + std::string(name_of(program)));
+  }
+  return programs;
+}
+
+std::int32_t passes_of(std::span<const Program* const> programs) {
   std::int32_t passes = 1;
-  for (const Role& role : plan.roles)
-    if (const Program* const found = role.program(program, part))
-      passes = std::max(passes, found->repeats() ? found->loops.front().times : 1);
+  for (const Program* one : programs) passes = std::max(passes, one->repeats() ? one->loops.front().times : 1);
   return passes;
 }
 
-Prediction played(const Plan& plan, const CostModel& model, ProgramKind program, int part,
+Prediction played(const Plan& plan, const CostModel& model, std::span<const Program* const> programs,
                   std::optional<std::size_t> detailed = std::nullopt) {
   Clockmaker clockmaker(model);
   std::vector<OwnTimes> own;
-  for (const Role& role : plan.roles) {
-    const Program* const found = role.program(program, part);
-    CHECK(found != nullptr, "a plan without the program " + std::string(name_of(program)));
-    own.push_back(clockmaker.of(role, *found));
-  }
-  return play(plan, model, program, part, own, detailed);
+  for (std::size_t role = 0; role < programs.size(); ++role)
+    own.push_back(clockmaker.of(plan.roles[role], *programs[role]));
+  return play(plan, model, programs, own, detailed);
+}
+
+// With so many passes over each loop.
+Prediction played_through(const Plan& plan, const CostModel& model, std::span<const Program* const> programs,
+                          std::int32_t passes, std::optional<std::size_t> detailed = std::nullopt) {
+  std::vector<Program> run(programs.size());
+  for_each_index(run.size(), [&](std::size_t i) { run[i] = unrolled(plan.roles[i], *programs[i], passes); });
+  std::vector<const Program*> all;
+  for (const Program& one : run) all.push_back(&one);
+  return played(plan, model, all, detailed);
 }
 
 // Passes between the two plays. The first ones still show how the pipeline filled; later ones may take turns.
@@ -136,12 +152,13 @@ class Extrapolation {
 }  // namespace
 
 Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program, int part) {
-  const std::int32_t passes = passes_of(plan, program, part);
-  if (passes == 1) return played(plan, model, program, part);
-  Prediction more = played(unrolled(plan, 2 * kPasses), model, program, part);
+  const std::vector<const Program*> programs = programs_of(plan, program, part);
+  const std::int32_t passes = passes_of(programs);
+  if (passes == 1) return played(plan, model, programs);
+  Prediction more = played_through(plan, model, programs, 2 * kPasses);
   more.spans.clear();
   if (passes <= 2 * kPasses) return more;
-  const Prediction few = played(unrolled(plan, kPasses), model, program, part, more.slowest);
+  const Prediction few = played_through(plan, model, programs, kPasses, more.slowest);
   return Extrapolation(passes).of(std::move(more), few);
 }
 

@@ -448,7 +448,9 @@ double Sketcher::played(const Candidate& candidate, const Profile& profile) {
   std::vector<OwnTimes> own(pipelined.schedule->stages.size());
   for (std::size_t stage = 0; stage < own.size(); ++stage)
     plan.roles.push_back(StageSketch(step, static_cast<int>(stage)).run(own[stage]));
-  return play(plan, step.model, ProgramKind::step, 0, own).step_us;
+  std::vector<const Program*> programs;
+  for (const Role& role : plan.roles) programs.push_back(role.program(ProgramKind::step));
+  return play(plan, step.model, programs, own).step_us;
 }
 
 }  // namespace trainer::cost

@@ -3,6 +3,8 @@
 #include "engine/plan/loop.h"
 
 #include <algorithm>
+#include <limits>
+#include <span>
 #include <utility>
 
 #include "engine/core/parallel.h"
@@ -47,49 +49,38 @@ void forget_loops(Issued& issued) {
   for (auto& receive : exchange->receives) receive.loop = 0;
 }
 
-// The program with so many passes over each loop.
-Program shortened(const Program& program, std::int32_t passes) {
-  Program result = program;
-  for (Loop& loop : result.loops) loop.times = passes;
-  return result;
+// A program's loops with so many passes over each.
+std::vector<Loop> shortened(std::vector<Loop> loops, std::int32_t passes) {
+  for (Loop& loop : loops) loop.times = passes;
+  return loops;
 }
 
-Program unrolled(const Role& role, const Program& program, std::int32_t passes) {
-  if (!program.repeats()) return program;
-  const Program run = shortened(program, passes);
-  Program result{program.kind, {}};
-  result.instructions.reserve(static_cast<std::size_t>(run.length()));
-  const auto list = [&](std::int32_t first, std::int32_t last, std::int32_t pass) {
-    for (std::int32_t i = first; i < last; ++i) {
-      Issued& one = result.instructions.emplace_back(in_run(role, run, i, pass));
-      for (std::int32_t& after : one.after.at) after = awaited(run.loops, after, i, pass);
-      forget_loops(one);
-    }
+// An instruction of a program with these loops, which need not be as many passes as the program's own.
+Issued in_run_of(const Role& role, const Issued& listed, std::span<const Loop> loops, std::int32_t instruction,
+                 std::int64_t pass) {
+  for (const Loop& loop : loops)
+    if (loop.holds(instruction)) return in_pass(role, loop, listed, pass);
+  if (loops.empty() || instruction < loops.front().last) return listed;
+  const auto behind = [&](std::int32_t loop) {
+    return static_cast<std::int64_t>(passes_behind(loops, instruction, loop));
   };
-  std::int32_t at = 0;
-  for (const Loop& loop : run.loops) {
-    list(at, loop.first, 0);
-    for (std::int32_t pass = 0; pass < passes; ++pass) list(loop.first, loop.last, pass);
-    at = loop.last;
-  }
-  list(at, static_cast<std::int32_t>(run.instructions.size()), 0);
-  return result;
+  return moved(role, listed, behind, [&](std::int32_t) { return loops.front().micro_batches; });
 }
 
 // What is alive only behind the loop is of later micro-batches too.
 void renumber(const Role& role, const Program& program, std::int32_t passes, std::vector<Buffer>& buffers) {
   if (!program.repeats()) return;
-  const Program run = shortened(program, passes);
+  const std::vector<Loop> loops = shortened(program.loops, passes);
   const auto number = [&](const Region& region, std::int32_t i, std::int32_t loop) {
     Buffer& buffer = buffers[static_cast<std::size_t>(region.buffer)];
-    const std::int32_t behind = passes_behind(run, i, loop);
+    const std::int32_t behind = passes_behind(loops, i, loop);
     if (buffer.stride > 0 || behind == 0) return;
     buffer.micro_batch = role.buffer(region.buffer).micro_batch;
     move_on(buffer.micro_batch,
-            static_cast<std::int64_t>(behind) * run.loops[static_cast<std::size_t>(loop)].micro_batches);
+            static_cast<std::int64_t>(behind) * loops[static_cast<std::size_t>(loop)].micro_batches);
   };
-  for (std::int32_t i = run.loops.front().last; i < static_cast<std::int32_t>(run.instructions.size()); ++i) {
-    const Issued& issued = run.instructions[static_cast<std::size_t>(i)];
+  for (std::int32_t i = loops.front().last; i < static_cast<std::int32_t>(program.instructions.size()); ++i) {
+    const Issued& issued = program.instructions[static_cast<std::size_t>(i)];
     if (const auto* exchange = std::get_if<Exchange>(&issued.instruction)) {
       for (const auto& send : exchange->sends) number(send.region.region, i, send.loop);
       for (const auto& receive : exchange->receives) number(receive.region.region, i, receive.loop);
@@ -101,11 +92,10 @@ void renumber(const Role& role, const Program& program, std::int32_t passes, std
 
 std::int32_t times_of(const Program& program) { return program.repeats() ? program.loops.front().times : 1; }
 
-template <typename Count>
-Role unrolled_by(const Role& role, const Count& passes_of) {
+Role unrolled_role(const Role& role, std::int32_t most_passes) {
   Role result = role;
   for (Program& program : result.programs) {
-    const std::int32_t passes = passes_of(program);
+    const std::int32_t passes = std::min(most_passes, times_of(program));
     renumber(role, program, passes, result.buffers);
     if (program.kind == ProgramKind::step)
       for (Unit& unit : result.units)
@@ -116,12 +106,7 @@ Role unrolled_by(const Role& role, const Count& passes_of) {
   return result;
 }
 
-template <typename... Passes>
-Plan unrolled_plan(const Plan& plan, Passes... passes) {
-  Plan result{plan.mesh, plan.drifts, std::vector<Role>(plan.roles.size())};
-  for_each_index(plan.roles.size(), [&](std::size_t i) { result.roles[i] = unrolled(plan.roles[i], passes...); });
-  return result;
-}
+constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
 
 }  // namespace
 
@@ -163,23 +148,42 @@ Issued in_pass(const Role& role, const Loop& loop, const Issued& listed, std::in
 }
 
 Issued in_run(const Role& role, const Program& program, std::int32_t instruction, std::int64_t pass) {
-  const Issued& listed = program.instructions[static_cast<std::size_t>(instruction)];
-  if (const Loop* const loop = program.loop_at(instruction)) return in_pass(role, *loop, listed, pass);
-  if (!program.repeats() || instruction < program.loops.front().last) return listed;
-  const auto behind = [&](std::int32_t loop) {
-    return static_cast<std::int64_t>(passes_behind(program, instruction, loop));
-  };
-  return moved(role, listed, behind, [&](std::int32_t) { return program.loops.front().micro_batches; });
+  return in_run_of(role, program.instructions[static_cast<std::size_t>(instruction)], program.loops, instruction, pass);
 }
 
-Role unrolled(const Role& role) {
-  return unrolled_by(role, [](const Program& program) { return times_of(program); });
+Program unrolled(const Role& role, const Program& program, std::int32_t most_passes) {
+  if (!program.repeats()) return program;
+  const std::int32_t passes = std::min(most_passes, program.loops.front().times);
+  const std::vector<Loop> loops = shortened(program.loops, passes);
+  Program result{program.kind, {}};
+  const auto list = [&](std::int32_t first, std::int32_t last, std::int32_t pass) {
+    for (std::int32_t i = first; i < last; ++i) {
+      const Issued& listed = program.instructions[static_cast<std::size_t>(i)];
+      Issued& one = result.instructions.emplace_back(in_run_of(role, listed, loops, i, pass));
+      for (std::int32_t& after : one.after.at) after = awaited(loops, after, i, pass);
+      forget_loops(one);
+    }
+  };
+  std::size_t length = program.instructions.size();
+  for (const Loop& loop : loops) length += static_cast<std::size_t>(passes - 1) * static_cast<std::size_t>(loop.size());
+  result.instructions.reserve(length);
+  std::int32_t at = 0;
+  for (const Loop& loop : loops) {
+    list(at, loop.first, 0);
+    for (std::int32_t pass = 0; pass < passes; ++pass) list(loop.first, loop.last, pass);
+    at = loop.last;
+  }
+  list(at, static_cast<std::int32_t>(program.instructions.size()), 0);
+  return result;
 }
-Role unrolled(const Role& role, std::int32_t passes) {
-  return unrolled_by(role, [&](const Program& program) { return std::min(passes, times_of(program)); });
+
+Role unrolled(const Role& role) { return unrolled_role(role, kAll); }
+Plan unrolled(const Plan& plan) { return unrolled(plan, kAll); }
+Plan unrolled(const Plan& plan, std::int32_t passes) {
+  Plan result{plan.mesh, plan.drifts, std::vector<Role>(plan.roles.size())};
+  for_each_index(plan.roles.size(), [&](std::size_t i) { result.roles[i] = unrolled_role(plan.roles[i], passes); });
+  return result;
 }
-Plan unrolled(const Plan& plan) { return unrolled_plan(plan); }
-Plan unrolled(const Plan& plan, std::int32_t passes) { return unrolled_plan(plan, passes); }
 
 bool loops(const Plan& plan) {
   return std::any_of(plan.roles.begin(), plan.roles.end(), [](const Role& role) {

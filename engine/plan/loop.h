@@ -62,9 +62,9 @@ inline std::int64_t listed_parts(const Buffer& ring, std::span<const Loop> loops
 }
 
 /// By how many passes an instruction outside of loops is moved on that goes with that loop.
-inline std::int32_t passes_behind(const Program& program, std::int32_t instruction, std::int32_t loop) {
-  if (loop < 0 || static_cast<std::size_t>(loop) >= program.loops.size()) return 0;
-  const Loop& one = program.loops[static_cast<std::size_t>(loop)];
+inline std::int32_t passes_behind(std::span<const Loop> loops, std::int32_t instruction, std::int32_t loop) {
+  if (loop < 0 || static_cast<std::size_t>(loop) >= loops.size()) return 0;
+  const Loop& one = loops[static_cast<std::size_t>(loop)];
   return instruction >= one.last ? one.times - 1 : 0;
 }
 
@@ -94,10 +94,10 @@ Issued in_pass(const Role& role, const Loop& loop, const Issued& listed, std::in
 /// The same of any instruction of the program: outside of loops, moved on as what it goes with is.
 Issued in_run(const Role& role, const Program& program, std::int32_t instruction, std::int64_t pass);
 
-/// The role with loops of `passes` passes written out, or of as many as they have. Micro-batches behind a loop are
-/// numbered on.
+/// A role's program with loops of `passes` passes written out, or of as many as they have.
+Program unrolled(const Role& role, const Program& program, std::int32_t passes);
+/// The same of all programs. Micro-batches that buffers behind a loop belong to are numbered on.
 Role unrolled(const Role& role);
-Role unrolled(const Role& role, std::int32_t passes);
 Plan unrolled(const Plan& plan);
 Plan unrolled(const Plan& plan, std::int32_t passes);
 

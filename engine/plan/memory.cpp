@@ -8,6 +8,8 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/core/parallel.h"
+
 namespace trainer {
 namespace {
 
@@ -321,6 +323,12 @@ MemoryReport report_memory(const Role& role) {
   }
   report.by_category[static_cast<std::size_t>(Category::workspace)] += report.peak_bytes - sum;
   return report;
+}
+
+std::vector<MemoryReport> report_memory(const Plan& plan) {
+  std::vector<MemoryReport> reports(plan.roles.size());
+  for_each_index(reports.size(), [&](std::size_t i) { reports[i] = report_memory(plan.roles[i]); });
+  return reports;
 }
 
 }  // namespace trainer

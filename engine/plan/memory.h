@@ -35,6 +35,8 @@ struct MemoryReport {
   std::string peak_at;  ///< that instruction, for people
 };
 MemoryReport report_memory(const Role& role);
+/// Of each role.
+std::vector<MemoryReport> report_memory(const Plan& plan);
 
 /// The allocation in a space of the rank that has most there.
 std::int64_t most_bytes(const Plan& plan, Space space);

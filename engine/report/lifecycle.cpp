@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/amounts.h"
+#include "engine/core/parallel.h"
 #include "engine/train/checkpoint_plan.h"
 #include "engine/train/ranks.h"
 
@@ -15,12 +16,13 @@ namespace {
 
 // Of the fullest rank while it runs the program; 0 where no role has it.
 std::int64_t live_peak(const Plan& plan, ProgramKind kind) {
-  std::int64_t most = 0;
-  for (const Role& role : plan.roles)
-    for (const Program& program : role.programs)
+  std::vector<std::int64_t> most(plan.roles.size(), 0);
+  for_each_index(plan.roles.size(), [&](std::size_t i) {
+    for (const Program& program : plan.roles[i].programs)
       if (program.kind == kind)
-        for (std::int64_t live : live_bytes(role, program)) most = std::max(most, live);
-  return most;
+        for (std::int64_t live : live_bytes(plan.roles[i], program)) most[i] = std::max(most[i], live);
+  });
+  return std::ranges::max(most);
 }
 
 std::int64_t persistent(const Plan& plan) {

@@ -46,7 +46,7 @@ class Preparing {
 
   // What is prepared next goes with that loop.
   void go_with(std::int32_t loop) {
-    first_pass_ = loop_ == nullptr ? passes_behind(*result_.program, index_, loop) : 0;
+    first_pass_ = loop_ == nullptr ? passes_behind(result_.program->loops, index_, loop) : 0;
   }
 
   // The address in the instruction's first pass. Where later ones have another, entry `at` of the table moves on.

@@ -1,4 +1,4 @@
-// Every row is made whole and cut afterwards, all at the same slots.
+// Of each row the slots at both ends are written, as many as there is room for.
 #include "strategies/pipeline/print_table.h"
 
 #include <fmt/format.h>
@@ -21,39 +21,42 @@ std::string text_of(const Action& action, Detail detail) {
   return detail == Detail::kind ? text.substr(0, 1) : text;
 }
 
-struct Table {
-  std::size_t num_slots = 0;
-  std::size_t cell = 1;  // characters of a slot, with the space behind it
-  std::vector<std::string> rows;
+struct Slots {
+  std::size_t count = 0;
+  std::size_t cell = 1;  // characters of one, with the space behind it
 };
 
-Table lay_out(const Simulation& simulation, Detail detail) {
-  Table table;
-  table.num_slots = static_cast<std::size_t>(simulation.makespan);
+Slots slots_of(const Simulation& simulation, Detail detail) {
+  Slots slots{static_cast<std::size_t>(simulation.makespan)};
   if (detail != Detail::kind)
     for (const StageTimes& stage : simulation.stages)
       for (const TimedAction& timed : stage.actions)
-        table.cell = std::max(table.cell, text_of(timed.action, detail).size() + 1);
-  for (const StageTimes& stage : simulation.stages) {
-    std::string row;
-    for (std::size_t slot = 0; slot < table.num_slots; ++slot) row += fmt::format("{:<{}}", ".", table.cell);
-    for (const TimedAction& timed : stage.actions) {
-      const std::size_t length = static_cast<std::size_t>(timed.end - timed.start) * table.cell;
-      std::string cells = text_of(timed.action, detail);
-      if (detail == Detail::kind) {
-        cells.resize(length, cells.front());
-      } else {
-        cells.resize(length - 1, timed.action.kind == Action::Kind::backward ? '-' : ' ');
-        cells += ' ';
-      }
-      row.replace(static_cast<std::size_t>(timed.start) * table.cell, length, cells);
-    }
-    table.rows.push_back(std::move(row));
-  }
-  return table;
+        slots.cell = std::max(slots.cell, text_of(timed.action, detail).size() + 1);
+  return slots;
 }
 
-// The slots that are shown: [0, head) and [num_slots − tail, num_slots).
+// Slots [first, last) of a stage.
+std::string row_of(const StageTimes& stage, Detail detail, std::size_t cell, std::size_t first, std::size_t last) {
+  std::string row;
+  for (std::size_t slot = first; slot < last; ++slot) row += fmt::format("{:<{}}", ".", cell);
+  for (const TimedAction& timed : stage.actions) {
+    const auto start = static_cast<std::size_t>(timed.start), end = static_cast<std::size_t>(timed.end);
+    if (end <= first || start >= last) continue;
+    const std::size_t length = (end - start) * cell;
+    std::string cells = text_of(timed.action, detail);
+    if (detail == Detail::kind) {
+      cells.resize(length, cells.front());
+    } else {
+      cells.resize(length - 1, timed.action.kind == Action::Kind::backward ? '-' : ' ');
+      cells += ' ';
+    }
+    const std::size_t from = std::max(start, first), until = std::min(end, last);
+    row.replace((from - first) * cell, (until - from) * cell, cells, (from - start) * cell, (until - from) * cell);
+  }
+  return row;
+}
+
+// The slots that are shown: [0, head) and [count − tail, count).
 struct Cut {
   std::size_t head;
   std::size_t tail;
@@ -61,17 +64,16 @@ struct Cut {
 
 constexpr std::string_view kGap = " ~ ";
 
-Cut cut(const Table& table, std::size_t width) {
-  if (table.num_slots * table.cell <= width) return {table.num_slots, 0};
-  const std::size_t shown = std::max<std::size_t>(2, width > kGap.size() ? (width - kGap.size()) / table.cell : 0);
-  if (shown >= table.num_slots) return {table.num_slots, 0};
+Cut cut(const Slots& slots, std::size_t width) {
+  if (slots.count * slots.cell <= width) return {slots.count, 0};
+  const std::size_t shown = std::max<std::size_t>(2, width > kGap.size() ? (width - kGap.size()) / slots.cell : 0);
+  if (shown >= slots.count) return {slots.count, 0};
   return {shown - shown / 2, shown / 2};
 }
 
 // Only letters where labels would leave no more than the first and the last stages' way in and out.
 Detail choose_detail(const Simulation& simulation, Detail full, std::size_t width) {
-  const Table table = lay_out(simulation, full);
-  const Cut shown = cut(table, width);
+  const Cut shown = cut(slots_of(simulation, full), width);
   return shown.tail == 0 || shown.head + shown.tail >= 4 * simulation.stages.size() ? full : Detail::kind;
 }
 
@@ -97,23 +99,23 @@ std::string print_table(const Schedule& schedule, int width) {
   const std::size_t room = static_cast<std::size_t>(std::max(width, static_cast<int>(kHead.size()))) - kHead.size();
   const Detail full = schedule.stage_of_chunk.size() > schedule.stages.size() ? Detail::chunk : Detail::micro_batch;
   const Detail detail = choose_detail(simulation, full, room);
-  const Table table = lay_out(simulation, detail);
-  const auto [head, tail] = cut(table, room);
+  const Slots slots = slots_of(simulation, detail);
+  const auto [head, tail] = cut(slots, room);
 
   std::string text;
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "{}time, in slots\n", kHead);
-  for (std::size_t stage = 0; stage < table.rows.size(); ++stage) {
+  for (std::size_t stage = 0; stage < simulation.stages.size(); ++stage) {
     const StageTimes& times = simulation.stages[stage];
-    std::string row = table.rows[stage].substr(0, head * table.cell);
-    if (tail > 0) row.append(kGap).append(table.rows[stage].substr((table.num_slots - tail) * table.cell));
+    std::string row = row_of(times, detail, slots.cell, 0, head);
+    if (tail > 0) row.append(kGap).append(row_of(times, detail, slots.cell, slots.count - tail, slots.count));
     row.erase(row.find_last_not_of(' ') + 1);
     fmt::format_to(out, "{:>5}{:>5.0f}%{:>6} | {}\n", stage, 100 * (1 - times.busy / simulation.makespan),
                    times.peak_activations, row);
   }
   if (tail > 0)
-    fmt::format_to(out, "~ slots {} to {} of {} are not shown\n", head, table.num_slots - tail - 1, table.num_slots);
-  fmt::format_to(out, "{} slots, bubble {:.1f}%; {}\n", table.num_slots, 100 * simulation.bubble(),
+    fmt::format_to(out, "~ slots {} to {} of {} are not shown\n", head, slots.count - tail - 1, slots.count);
+  fmt::format_to(out, "{} slots, bubble {:.1f}%; {}\n", slots.count, 100 * simulation.bubble(),
                  legend(schedule, detail));
   return text;
 }

@@ -10,9 +10,9 @@
 namespace trainer {
 namespace {
 
-constexpr std::int64_t kStep = 256;         // chunks begin at multiples of it: operands are aligned, blocks whole
-constexpr std::int64_t kMostChunks = 1024;  // of a rank's slices; more than that and chunks are larger
-constexpr std::size_t kTurns = 3;           // chunks that are there at a time
+constexpr std::int64_t kStep = 256;        // chunks begin at multiples of it: operands are aligned, blocks whole
+constexpr std::int64_t kMostChunks = 384;  // of a rank's slices; more than that and chunks are larger
+constexpr std::size_t kTurns = 3;          // chunks that are there at a time
 
 Space space_of_work(const AssembleOptions& options, StagedUnits::For use) {
   return use == StagedUnits::For::update && options.offload.update_on_host ? Space::host : Space::device;

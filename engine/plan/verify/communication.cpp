@@ -8,6 +8,7 @@
 #include <optional>
 #include <tuple>
 
+#include "engine/core/parallel.h"
 #include "engine/plan/loop.h"
 #include "engine/plan/verify/flow.h"
 
@@ -337,9 +338,10 @@ void prove_communication(const Plan& plan, std::size_t program, const MeshPoint&
   Play(plan, listed, point, true, found).run();
   if (!found.empty() || std::none_of(listed.begin(), listed.end(), [](const Program* one) { return one->repeats(); }))
     return;
-  std::vector<Program> meetings;
+  std::vector<Program> meetings(plan.roles.size());
   std::vector<const Program*> all;
-  for (const Role& role : plan.roles) meetings.push_back(meetings_of(role, role.programs[program]));
+  for_each_index(plan.roles.size(),
+                 [&](std::size_t i) { meetings[i] = meetings_of(plan.roles[i], plan.roles[i].programs[program]); });
   for (const Program& one : meetings) all.push_back(&one);
   Play(plan, all, point, false, found).run();
 }
