@@ -298,7 +298,8 @@ MemoryReport report_memory(const Role& role) {
     Lives all = live_intervals(role, program);
     const std::vector<std::int64_t> live = live_bytes(role, program, all);
     const auto peak = std::max_element(live.begin(), live.end());
-    if (peak == live.end() || *peak <= most) continue;
+    report.by_program.push_back(peak == live.end() ? 0 : *peak);
+    if (report.by_program.back() <= most || peak == live.end()) continue;
     most = *peak;
     at = &program;
     lives = std::move(all);

@@ -30,6 +30,7 @@ struct MemoryReport {
   std::int64_t peak_bytes = 0;                             ///< the allocation
   std::array<std::int64_t, kNumCategories> by_category{};  ///< at the peak; adds up to peak_bytes: alignment and gaps
                                                            ///< between buffers count as workspace
+  std::vector<std::int64_t> by_program;                    ///< of each of the role's: the most that is alive in it
   std::optional<ProgramKind> program;                      ///< where the peak is
   std::int32_t instruction = -1;
   std::string peak_at;  ///< that instruction, for people

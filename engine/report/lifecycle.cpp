@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/amounts.h"
-#include "engine/core/parallel.h"
 #include "engine/train/checkpoint_plan.h"
 #include "engine/train/ranks.h"
 
@@ -15,14 +14,14 @@ namespace trainer::report {
 namespace {
 
 // Of the fullest rank while it runs the program; 0 where no role has it.
-std::int64_t live_peak(const Plan& plan, ProgramKind kind) {
-  std::vector<std::int64_t> most(plan.roles.size(), 0);
-  for_each_index(plan.roles.size(), [&](std::size_t i) {
-    for (const Program& program : plan.roles[i].programs)
-      if (program.kind == kind)
-        for (std::int64_t live : live_bytes(plan.roles[i], program)) most[i] = std::max(most[i], live);
-  });
-  return std::ranges::max(most);
+std::int64_t live_peak(const CompiledJob& compiled, ProgramKind kind) {
+  std::int64_t most = 0;
+  for (std::size_t role = 0; role < compiled.plan.roles.size(); ++role) {
+    const std::vector<Program>& programs = compiled.plan.roles[role].programs;
+    for (std::size_t i = 0; i < programs.size(); ++i)
+      if (programs[i].kind == kind) most = std::max(most, compiled.memory[role].by_program[i]);
+  }
+  return most;
 }
 
 std::int64_t persistent(const Plan& plan) {
@@ -53,19 +52,19 @@ std::vector<LifecyclePoint> lifecycle_of(const LoadedJob& loaded, const Compiled
       saves.behind ? "the copy of a checkpoint whose files are written, from the first save on" : "";
   std::vector<LifecyclePoint> points;
   points.push_back(
-      {"start", staging.draw, std::max(held, live_peak(plan, ProgramKind::refresh)),
+      {"start", staging.draw, std::max(held, live_peak(compiled, ProgramKind::refresh)),
        fmt::format("weights as {} thread{} draw{} them", threads, threads == 1 ? "" : "s", threads == 1 ? "s" : "")});
-  points.push_back({"step", saves.copy, live_peak(plan, ProgramKind::step), saves.behind ? copied : "nothing"});
+  points.push_back({"step", saves.copy, live_peak(compiled, ProgramKind::step), saves.behind ? copied : "nothing"});
   for (ProgramKind program : {ProgramKind::average, ProgramKind::swap, ProgramKind::step_averaging,
                               ProgramKind::evaluate, ProgramKind::prompt, ProgramKind::sample})
-    if (const std::int64_t live = live_peak(plan, program); live > 0)
+    if (const std::int64_t live = live_peak(compiled, program); live > 0)
       points.push_back({std::string(name_of(program)), saves.copy, live,
                         saves.behind ? copied : "nothing: it runs in the step's memory"});
   if (!checkpoint.dir) return points;
   points.push_back({"save", saves.saving, held, what_saving_takes(checkpoint.format, saves.behind)});
   // A run that goes back to a checkpoint still has the copy of another.
   const std::int64_t copy = loaded.job.train.on_nan == OnNan::rollback ? saves.copy : 0;
-  points.push_back({"resume", staging.load + copy, std::max(held, live_peak(plan, ProgramKind::refresh)),
+  points.push_back({"resume", staging.load + copy, std::max(held, live_peak(compiled, ProgramKind::refresh)),
                     fmt::format("a part of a file as it is verified, then of a tensor as it is read{}",
                                 copy > 0 ? "; at a rollback beside the copy" : "")});
   return points;
