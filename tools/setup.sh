@@ -46,6 +46,20 @@ else
   echo "setup: no dpkg here; install by hand what CMakeLists.txt asks for: ${packages[*]}" >&2
 fi
 
+# What reads the machine code of GPU kernels (tests/cuda/budgets_test.cpp), where such kernels are compiled; 8 MB.
+if [[ -n ${CUDAARCHS:-} && ! -x .deps/bin/nvdisasm ]]; then
+  echo "setup: unpacking cuobjdump and nvdisasm into .deps/bin/" >&2
+  tools=$(mktemp -d)
+  if python3 -m pip download -q --disable-pip-version-check --no-deps -d "$tools" nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37; then
+    for wheel in "$tools"/*.whl; do unzip -qo "$wheel" -d "$tools/x"; done
+    mkdir -p .deps/bin
+    install -m 755 "$tools"/x/nvidia/cu13/bin/{cuobjdump,nvdisasm} .deps/bin/
+  else
+    echo "setup: they could not be had; the test of what kernels do in loops will be skipped" >&2
+  fi
+  rm -rf "$tools"
+fi
+
 # oneDNN: the distribution's own if it is 3 or newer, else the wheels.
 if [[ ! -e .deps/lib/cmake/dnnl/dnnl-config.cmake ]] && ! compgen -G '/usr/lib/*/libdnnl.so.3*' >/dev/null; then
   echo "setup: unpacking oneDNN 3.2 into .deps/" >&2

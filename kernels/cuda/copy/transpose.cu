@@ -16,7 +16,8 @@ constexpr int kThreads = 256, kTile = 32, kRows = kThreads / kTile;  // rows of 
 /// Dims of y but those that a square has, with strides in x and y.
 struct Outer {
   int rank = 0;
-  std::int64_t size[Shape::kMaxDims] = {}, x[Shape::kMaxDims] = {}, y[Shape::kMaxDims] = {};
+  Divisor size[Shape::kMaxDims];
+  std::int64_t x[Shape::kMaxDims] = {}, y[Shape::kMaxDims] = {};
 };
 
 // ---- Device ----
@@ -28,7 +29,7 @@ struct Place {
 __device__ __forceinline__ Place place_of(const Outer& s, std::int64_t index) {
   Place place;
   for (int dim = s.rank - 1; dim >= 0; --dim) {
-    const auto [before, at] = divided(index, s.size[dim]);
+    const auto [before, at] = s.size[dim](index);
     index = before;
     place.x += at * s.x[dim];
     place.y += at * s.y[dim];
@@ -37,7 +38,8 @@ __device__ __forceinline__ Place place_of(const Outer& s, std::int64_t index) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) copy_places(const T* x, T* y, Outer s, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    copy_places(const T* x, T* y, const __grid_constant__ Outer s, std::int64_t count) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
   const Place place = place_of(s, i);
@@ -46,8 +48,9 @@ __global__ void __launch_bounds__(kThreads) copy_places(const T* x, T* y, Outer 
 
 // Rows of y lie `y_row` apart and are neighbours in x; columns are neighbours in y and lie `x_column` apart in x.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) turn(const T* x, T* y, Outer s, std::int64_t outer, std::int64_t rows,
-                                                 std::int64_t columns, std::int64_t y_row, std::int64_t x_column) {
+__global__ void __launch_bounds__(kThreads, 6)
+    turn(const T* x, T* y, const __grid_constant__ Outer s, std::int64_t outer, std::int64_t rows, std::int64_t columns,
+         std::int64_t y_row, std::int64_t x_column) {
   __shared__ T tile[kTile][kTile + 1];
   const std::int64_t across = (columns + kTile - 1) / kTile;
   const std::int64_t row = blockIdx.x / across * kTile, column = blockIdx.x % across * kTile;
@@ -75,7 +78,7 @@ Prepared transpose_of(const Strides& s, std::int64_t count) {
   Outer outer;
   for (int dim = 0; dim < s.rank; ++dim) {
     if (!runs && (dim == inner || dim == last)) continue;
-    outer.size[outer.rank] = s.size[dim];
+    outer.size[outer.rank] = Divisor(s.size[dim]);
     outer.x[outer.rank] = s.stride[dim];
     outer.y[outer.rank++] = stride[dim];
   }

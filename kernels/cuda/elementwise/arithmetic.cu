@@ -23,10 +23,9 @@ __device__ __forceinline__ float combined(float a, float b) {
 }
 
 // y may be a. Whole: b is as large as a. Else a's elements lie over b's again and again, and vectors of b are whole
-// ones.
+// ones, `period` of them.
 template <bool Product, bool Whole, typename T>
-__global__ void __launch_bounds__(kThreads)
-    combine(const T* a, const T* b, T* y, std::int64_t count, std::int64_t period) {
+__global__ void __launch_bounds__(kThreads) combine(const T* a, const T* b, T* y, std::int64_t count, Divisor period) {
   constexpr int kN = kVector<T>;
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kThreads * kEach + threadIdx.x;
   Packed<T, kN> left[kEach], right[kEach];
@@ -35,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t at = first + k * kThreads;
     if ((at + 1) * kN > count) continue;
     left[k] = load_packed<kN>(a, at);
-    right[k] = load_packed<kN>(b, Whole ? at : divided(at, period / kN).rest);
+    right[k] = load_packed<kN>(b, Whole ? at : period(at).rest);
   }
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
@@ -47,9 +46,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < kN; ++i) p[i] = combined<Product>(p[i], q[i]);
       store_packed(y, at, narrow<T>(p));
-    } else {
-      for (std::int64_t i = at * kN; i < count; ++i)
-        y[i] = from_f32<T>(combined<Product>(to_f32(a[i]), to_f32(b[Whole ? i : i % period])));
+    } else if (at * kN < count) {
+      const std::int64_t from = Whole ? at : period(at).rest;
+      for (int i = 0; at * kN + i < count; ++i)
+        y[at * kN + i] = from_f32<T>(combined<Product>(to_f32(a[at * kN + i]), to_f32(b[from * kN + i])));
     }
   }
 }
@@ -57,24 +57,24 @@ __global__ void __launch_bounds__(kThreads)
 // The same where b's length is no whole number of vectors: b's elements one by one.
 template <bool Product, typename T>
 __global__ void __launch_bounds__(kThreads)
-    combine_odd(const T* a, const T* b, T* y, std::int64_t count, std::int64_t period) {
+    combine_odd(const T* a, const T* b, T* y, std::int64_t count, Divisor period) {
   constexpr int kN = kVector<T>;
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x, first = at * kN;
   if (first >= count) return;
-  std::int64_t place = divided(first, period).rest;
+  std::int64_t place = period(first).rest;
   if (first + kN <= count) {
     float v[kN];
     widen(load_packed<kN>(a, at), v);
 #pragma unroll
     for (int i = 0; i < kN; ++i) {
       v[i] = combined<Product>(v[i], to_f32(b[place]));
-      if (++place == period) place = 0;
+      if (++place == period.by()) place = 0;
     }
     store_packed(y, at, narrow<T>(v));
   } else {
     for (std::int64_t i = first; i < count; ++i) {
       y[i] = from_f32<T>(combined<Product>(to_f32(a[i]), to_f32(b[place])));
-      if (++place == period) place = 0;
+      if (++place == period.by()) place = 0;
     }
   }
 }
@@ -116,13 +116,12 @@ void expect_last_dims(const Signature& signature, const Shape& large, const Shap
 
 template <bool Product, typename T>
 Prepared combine_of(std::int64_t count, std::int64_t period) {
-  const bool odd = period != count && !in_vectors<T>(period);
-  const auto kernel = odd               ? combine_odd<Product, T>
-                      : period == count ? combine<Product, true, T>
-                                        : combine<Product, false, T>;
+  const bool whole = period == count, odd = !whole && !in_vectors<T>(period);
+  const auto kernel = odd ? combine_odd<Product, T> : whole ? combine<Product, true, T> : combine<Product, false, T>;
   const Grid grid{.blocks = blocks_for(count, kThreads * kVector<T> * (odd ? 1 : kEach)), .threads = kThreads};
+  const Divisor each(whole || odd ? period : period / kVector<T>);
   return make_kernel([=](const Call& call) {
-    launch(call, grid, kernel, operand<T>(call, 0), operand<T>(call, 1), operand<T>(call, 2), count, period);
+    launch(call, grid, kernel, operand<T>(call, 0), operand<T>(call, 1), operand<T>(call, 2), count, each);
   });
 }
 

@@ -14,26 +14,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Division by a number that the host knows.
-struct Divisor {
-  std::int64_t by;
-  double inverse;
-  explicit Divisor(std::int64_t number) : by(number), inverse(1.0 / static_cast<double>(number)) {}
-
-  struct Result {
-    std::int64_t quotient, remainder;
-  };
-  /// Exact for 0 <= n < 2^52: the product is at most one off.
-  __device__ __forceinline__ Result operator()(std::int64_t n) const {
-    Result result;
-    result.quotient = static_cast<std::int64_t>(static_cast<double>(n) * inverse);
-    result.remainder = n - result.quotient * by;
-    if (result.remainder < 0) --result.quotient, result.remainder += by;
-    if (result.remainder >= by) ++result.quotient, result.remainder -= by;
-    return result;
-  }
-};
-
 struct Mask {
   std::uint64_t key;
   std::uint32_t threshold;
@@ -54,14 +34,14 @@ struct Place {
 
 __device__ __forceinline__ Place place_of(const Mask& mask, std::int64_t origin, std::int64_t index) {
   std::int64_t place = origin + index;
-  if (mask.columns.by < mask.count) {
-    const Divisor::Result at = mask.columns(index);
+  if (mask.columns.by() < mask.count) {
+    const Quotient at = mask.columns(index);
     const std::int64_t start =
-        mask.zigzag ? at.quotient / 2 * mask.stride + at.quotient % 2 * mask.odd : at.quotient * mask.stride;
-    place = origin + start + at.remainder;
+        mask.zigzag ? at.whole / 2 * mask.stride + at.whole % 2 * mask.odd : at.whole * mask.stride;
+    place = origin + start + at.rest;
   }
-  const Divisor::Result in = mask.sample(place);
-  return {in.quotient, in.remainder};
+  const Quotient in = mask.sample(place);
+  return {in.whole, in.rest};
 }
 
 __device__ __forceinline__ std::uint64_t block_number(std::uint32_t step, std::int64_t element) {
@@ -82,8 +62,8 @@ __global__ void __launch_bounds__(kThreads)
   if (first >= mask.count) return;
   const std::uint32_t step = static_cast<std::uint32_t>(*step_of);
   const Place at = place_of(mask, origin, first);
-  const bool whole = first + kN <= mask.count && at.element % 4 == 0 && at.element + kN <= mask.sample.by &&
-                     (mask.columns.by % kN == 0 || mask.columns.by >= mask.count);
+  const bool whole = first + kN <= mask.count && at.element % 4 == 0 && at.element + kN <= mask.sample.by() &&
+                     (mask.columns.by() % kN == 0 || mask.columns.by() >= mask.count);
   if (whole) {
     Vec<T, kN> v = load<kN>(x, vector);
 #pragma unroll

@@ -194,6 +194,7 @@ struct Sum {
   std::int64_t rows;
   int dim;
   bool accumulate;
+  Divisor tiles;  // of a row, for long ones
 };
 
 // A warp for each row of the table.
@@ -228,12 +229,12 @@ __global__ void __launch_bounds__(kThreads) sum_short(const Sum<T, R> a) {
 template <int N, typename T, typename R>
 __global__ void __launch_bounds__(kLongThreads, 2) sum_long(const Sum<T, R> a) {
   __shared__ float parts[kSlices][N][kWarp];
-  const int lane = threadIdx.x % kWarp, slice = threadIdx.x / kWarp, vectors = a.dim / N,
-            tiles = (vectors + kWarp - 1) / kWarp;
-  const std::int64_t items = static_cast<std::int64_t>(*a.num_long) * tiles;
+  const int lane = threadIdx.x % kWarp, slice = threadIdx.x / kWarp, vectors = a.dim / N;
+  const std::int64_t items = *a.num_long * a.tiles.by();
   for (std::int64_t item = blockIdx.x; item < items; item += gridDim.x) {
-    const std::int64_t row = a.long_rows[item / tiles];
-    const int vector = static_cast<int>(item % tiles) * kWarp + lane, begin = a.starts[row],
+    const Quotient of = a.tiles(item);
+    const std::int64_t row = a.long_rows[of.whole];
+    const int vector = static_cast<int>(of.rest) * kWarp + lane, begin = a.starts[row],
               count = a.starts[row + 1] - begin;
     const int each = (count + kSlices - 1) / kSlices, from = begin + min(count, slice * each),
               to = begin + min(count, (slice + 1) * each);
@@ -295,9 +296,16 @@ Prepared gradient_of(const Sizes& s) {
   return make_kernel([=](const Call& call) {
     std::int32_t* const words = static_cast<std::int32_t*>(call.workspace);
     const std::int32_t* const places = launch_sort(call, s, at, words);
-    const Sum<T, R> sum{operand<T>(call, 1), operand<R>(call, 2),  places, words + at.starts,
-                        words + at.num_long, words + at.long_rows, s.rows, s.dim,
-                        s.accumulate};
+    const Sum<T, R> sum{operand<T>(call, 1),
+                        operand<R>(call, 2),
+                        places,
+                        words + at.starts,
+                        words + at.num_long,
+                        words + at.long_rows,
+                        s.rows,
+                        s.dim,
+                        s.accumulate,
+                        Divisor((s.dim / N + kWarp - 1) / kWarp)};
     launch(call, short_rows, sum_short<N, T, R>, sum);
     if (s.count > kLong) launch(call, long_rows, sum_long<N, T, R>, sum);
   });

@@ -221,16 +221,16 @@ __global__ void __launch_bounds__(kThreads) products_of_rows(Rows p, const T* fr
 /// Rows of choices that are none.
 template <typename T>
 __global__ void __launch_bounds__(kSortThreads)
-    clear_rows(const std::int32_t* place, std::int64_t elements, std::int32_t columns, T* to) {
+    clear_rows(const std::int32_t* place, std::int64_t elements, Divisor columns, T* to) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kSortThreads + threadIdx.x;
-  if (i < elements && place[divided(i, columns).whole] < 0) to[i] = from_f32<T>(0);
+  if (i < elements && place[columns(i).whole] < 0) to[i] = from_f32<T>(0);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kSortThreads) sum_rows(Rows p, std::int64_t elements, T* to) {
+__global__ void __launch_bounds__(kSortThreads) sum_rows(Rows p, Divisor columns, std::int64_t elements, T* to) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kSortThreads + threadIdx.x;
   if (i >= elements) return;
-  const auto [token, column] = divided(i, p.columns);
+  const auto [token, column] = columns(i);
   float sum = 0;
   for (std::int32_t j = 0; j < p.k; ++j) {
     const std::int64_t row = p.sorted.place[token * p.k + j];
@@ -318,9 +318,9 @@ Prepared row_products(const Signature& signature) {
     const std::int64_t elements = (p.to_by_choice ? s.choices() : s.tokens) * p.columns;
     const Grid of_elements{.blocks = blocks_for(elements, kSortThreads), .threads = kSortThreads};
     if (p.to_by_choice)
-      launch(call, of_elements, clear_rows<T>, now.sorted.place, elements, p.columns, to);
+      launch(call, of_elements, clear_rows<T>, now.sorted.place, elements, Divisor(p.columns), to);
     else
-      launch(call, of_elements, sum_rows<T>, now, elements, to);
+      launch(call, of_elements, sum_rows<T>, now, Divisor(p.columns), elements, to);
   });
 }
 

@@ -233,9 +233,9 @@ __global__ void add_losses(int batch, const double* partial, double* sums) {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    weigh(const T* x, const float* weights, T* y, std::int64_t columns, std::int64_t elements) {
+    weigh(const T* x, const float* weights, T* y, Divisor columns, std::int64_t elements) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < elements) y[i] = from_f32<T>(to_f32(x[i]) * weights[divided(i, columns).whole]);
+  if (i < elements) y[i] = from_f32<T>(to_f32(x[i]) * weights[columns(i).whole]);
 }
 
 // A warp has a row.
@@ -365,7 +365,7 @@ Prepared prepare_weigh(const Signature& s, const Context&) {
   const Grid grid{.blocks = blocks_for(elements, kThreads), .threads = kThreads};
   return with_type(expect_compute_dtype(s, 0), [&]<typename T>(T) -> Prepared {
     return make_kernel([=](const Call& call) {
-      launch(call, grid, weigh<T>, operand<T>(call, 0), operand<float>(call, 1), operand<T>(call, 2), columns,
+      launch(call, grid, weigh<T>, operand<T>(call, 0), operand<float>(call, 1), operand<T>(call, 2), Divisor(columns),
              elements);
     });
   });

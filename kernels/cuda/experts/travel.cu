@@ -13,17 +13,18 @@ constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 
 // TravelSizes, as numbers that a kernel takes.
 struct Travel {
-  std::int64_t parts, rows, tokens, k, columns, choices, slots;
+  std::int64_t parts, rows, k, columns, choices, slots;
+  Divisor tokens;
   std::int64_t together;  // choices for each row of x or y
   std::int64_t of_block;  // rows of x or y
   explicit Travel(const TravelSizes& z)
       : parts(z.parts),
         rows(z.rows),
-        tokens(z.tokens),
         k(z.k),
         columns(z.columns),
         choices(z.choices()),
         slots(z.slots()),
+        tokens(z.tokens),
         together(z.by_choice ? 1 : z.k),
         of_block(z.local_rows() / z.blocks) {}
 };
@@ -47,8 +48,8 @@ __device__ int before_me(bool yes, int* counts, int& total) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    expert_slots(Travel z, std::int64_t of_part, const std::int32_t* choices, std::int32_t* slots,
-                 std::int32_t* sources, std::int32_t* numbers) {
+    expert_slots(Travel z, Divisor of_part, const std::int32_t* choices, std::int32_t* slots, std::int32_t* sources,
+                 std::int32_t* numbers) {
   __shared__ int counts[kWarps];
   const std::int64_t part = blockIdx.x, block = blockIdx.y;
   choices += block * z.choices;
@@ -58,9 +59,11 @@ __global__ void __launch_bounds__(kThreads)
   std::int64_t taken = 0;
   for (std::int64_t first = 0; first < z.choices; first += kThreads) {
     const std::int64_t place = first + threadIdx.x;  // by choice j, then by token
-    const std::int64_t choice = place < z.choices ? place % z.tokens * z.k + place / z.tokens : 0;
+    const Quotient of = z.tokens(place);
+    const std::int64_t choice = place < z.choices ? of.rest * z.k + of.whole : 0;
     const std::int32_t expert = place < z.choices ? choices[choice] : -1;
-    const bool mine = expert >= 0 && expert / of_part == part;
+    const Quotient home = of_part(max(expert, 0));
+    const bool mine = expert >= 0 && home.whole == part;
     if (part == 0 && place < z.choices && expert < 0) slots[choice] = -1;
     int total = 0;
     const std::int64_t row = taken + before_me(mine, counts, total);
@@ -69,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
     slots[choice] = row < z.rows ? static_cast<std::int32_t>(part * z.rows + row) : -1;
     if (row >= z.rows) continue;
     sources[row] = static_cast<std::int32_t>(choice);
-    numbers[row] = static_cast<std::int32_t>(expert % of_part);
+    numbers[row] = static_cast<std::int32_t>(home.rest);
   }
   for (std::int64_t row = taken + threadIdx.x; row < z.rows; row += kThreads) sources[row] = numbers[row] = -1;
 }
@@ -104,7 +107,7 @@ Grid block_for_each(std::int64_t rows) { return {.blocks = static_cast<unsigned>
 
 Prepared prepare_expert_slots(const Signature& s, const Context&) {
   const TravelSizes z = travel_sizes(s);
-  const std::int64_t of_part = integer(s, "experts") / z.parts;
+  const Divisor of_part(integer(s, "experts") / z.parts);
   const Grid grid{.blocks = dim3(static_cast<unsigned>(z.parts), static_cast<unsigned>(z.blocks)), .threads = kThreads};
   return make_kernel([=](const Call& call) {
     launch(call, grid, expert_slots, Travel(z), of_part, operand<std::int32_t>(call, 0), operand<std::int32_t>(call, 1),

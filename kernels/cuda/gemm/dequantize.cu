@@ -24,6 +24,7 @@ struct Tables {
 
 struct DeviceSizes {
   std::int64_t in, blocks, count;  ///< count: threads with work
+  Divisor of_row;                  ///< threads
 };
 
 /// Elements [column, column + 8) of a row, those behind the last column left out.
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
     dequantize_int8_rows(const std::int8_t* codes, const float* scales, T* w, DeviceSizes z) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (thread >= z.count) return;
-  const Quotient place = divided(thread, z.blocks * (kBlock / kBytes));
+  const Quotient place = z.of_row(thread);
   const std::int64_t row = place.whole, column = place.rest * kBytes;
   const float scale = scales[row];
   float values[kBytes];
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (thread >= z.count) return;
-  const Quotient place = divided(thread, z.blocks * (kHalf / kBytes));
+  const Quotient place = z.of_row(thread);
   const std::int64_t row = place.whole, byte = place.rest * kBytes, block = byte / kHalf;
   const float* const group = groups + (row / kGroup * z.blocks + block) * 2;
   const float scale = group[1] + scale_value_of[scales[row * z.blocks + block]] * group[0];
@@ -78,7 +79,8 @@ void dequantize(const Call& call, const QuantizedSizes& sizes, const void* codes
                 const void* groups, void* w) {
   Tables tables;
   std::copy_n(kNf4Values, 16, tables.values);
-  const DeviceSizes z{sizes.in, sizes.blocks, sizes.out * sizes.blocks * ((sizes.nf4 ? kHalf : kBlock) / kBytes)};
+  const std::int64_t of_row = sizes.blocks * ((sizes.nf4 ? kHalf : kBlock) / kBytes);
+  const DeviceSizes z{sizes.in, sizes.blocks, sizes.out * of_row, Divisor(of_row)};
   const Grid grid{.blocks = blocks_for(z.count, kThreads), .threads = kThreads};
   with_type(sizes.compute, [&]<typename T>(T) {
     if (sizes.nf4)

@@ -12,10 +12,9 @@ constexpr int kThreads = 256;
 // ---- Device ----
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    lay_out_bias(const T* bias, T* y, std::int64_t columns, std::int64_t count) {
+__global__ void __launch_bounds__(kThreads) lay_out_bias(const T* bias, T* y, Divisor columns, std::int64_t count) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < count) y[i] = bias[divided(i, columns).rest];
+  if (i < count) y[i] = bias[columns(i).rest];
 }
 
 template <typename R>
@@ -29,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) round_each(const float* from, R* to,
 void fill_rows(const Call& call, DType c, const void* bias, void* y, std::int64_t rows, std::int64_t columns) {
   with_type(c, [&]<typename T>(T) {
     launch(call, {.blocks = blocks_for(rows * columns, kThreads), .threads = kThreads}, lay_out_bias<T>,
-           static_cast<const T*>(bias), static_cast<T*>(y), columns, rows * columns);
+           static_cast<const T*>(bias), static_cast<T*>(y), Divisor(columns), rows * columns);
   });
 }
 

@@ -36,21 +36,26 @@ __device__ __forceinline__ Moments moments_of(const double* sums, int channel, i
 struct Channels {
   int samples, channels, places;
 };
+/// Its vectors, as kernels take them apart.
+struct Runs {
+  Divisor of_run, channels;
+  Runs(const Channels& s, int n) : of_run(s.places / n), channels(s.channels) {}
+};
 
 /// partial[part][2][channel] = Σ x and Σ x², or Σ dy and Σ dy (x − mean), over part blockIdx.y of channel blockIdx.x, N
 /// elements at a time.
 template <typename T, int N, bool Gradient>
-__global__ void __launch_bounds__(kThreads)
-    sum_channels(const T* x, const T* dy, const double* sums, double count, double* partial, Channels s) {
+__global__ void __launch_bounds__(kThreads, 5)
+    sum_channels(const T* x, const T* dy, const double* sums, double count, double* partial, Channels s, Runs runs) {
   __shared__ double shared[2][kThreads / kWarp];
   const int channel = static_cast<int>(blockIdx.x), parts = static_cast<int>(gridDim.y);
-  const int per_run = s.places / N;
+  const std::int64_t per_run = runs.of_run.by();
   const std::int64_t all = static_cast<std::int64_t>(s.samples) * per_run;
   const std::int64_t begin = all * blockIdx.y / parts, end = all * (blockIdx.y + 1) / parts;
   const double mean = Gradient ? sums[channel] / count : 0;
   double first = 0, second = 0;
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    const auto [sample, place] = divided(i, per_run);
+    const auto [sample, place] = runs.of_run(i);
     const std::int64_t at = (sample * s.channels + channel) * per_run + place;
     const Vec<T, N> values = load<N>(x, at);
     if constexpr (Gradient) {
@@ -159,11 +164,11 @@ __global__ void __launch_bounds__(kThreads) find_slopes(const double* sums, cons
 
 /// The elements, N neighbours of a channel at a time; `dy` null: y of x.
 template <typename T, int N, bool Gradient>
-__global__ void __launch_bounds__(kThreads)
-    scale_elements(const T* x, const T* dy, const float* coefficients, T* to, Channels s, std::int64_t vectors) {
+__global__ void __launch_bounds__(kThreads) scale_elements(const T* x, const T* dy, const float* coefficients, T* to,
+                                                           Channels s, Runs runs, std::int64_t vectors) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= vectors) return;
-  const int channel = static_cast<int>(divided(divided(i, s.places / N).whole, s.channels).rest);
+  const int channel = static_cast<int>(runs.channels(runs.of_run(i).whole).rest);
   const float centre = coefficients[channel], scale = coefficients[s.channels + channel],
               shift = coefficients[2 * s.channels + channel];
   const Vec<T, N> values = load<N>(x, i);
@@ -219,7 +224,7 @@ Prepared scaled(const Channels& s, int y, Find find) {
       auto* coefficients = static_cast<float*>(call.workspace);
       find(call, coefficients);
       launch(call, {.blocks = blocks_for(vectors, kThreads), .threads = kThreads}, scale_elements<T, N, false>,
-             operand<T>(call, 0), nullptr, coefficients, operand<T>(call, y), s, vectors);
+             operand<T>(call, 0), nullptr, coefficients, operand<T>(call, y), s, Runs(s, N), vectors);
     });
   });
 }
@@ -256,7 +261,7 @@ Prepared prepare_batch_norm_sums(const Signature& signature, const Context& cont
       return make_kernel([=](const Call& call) {
         auto* partial = static_cast<double*>(call.workspace);
         launch(call, per_part(s, parts), sum_channels<T, N, false>, operand<T>(call, 0), nullptr, nullptr, 1.0, partial,
-               s);
+               s, Runs(s, N));
         launch(call, per_channel(s), join_sums, partial, parts, s.channels, operand<double>(call, 1));
       });
     });
@@ -289,7 +294,7 @@ Prepared prepare_batch_norm_grad_sums(const Signature& signature, const Context&
         auto* partial = static_cast<double*>(call.workspace);
         const double* sums = operand<double>(call, 2);
         launch(call, per_part(s, parts), sum_channels<T, N, true>, operand<T>(call, 1), operand<T>(call, 0), sums,
-               of.count, partial, s);
+               of.count, partial, s, Runs(s, N));
         launch(call, per_channel(s), join_grad_sums<R>, partial, parts, s.channels, sums, of.count, of.eps,
                operand<double>(call, 3), weight ? operand<R>(call, 4) : nullptr,
                bias ? operand<R>(call, dbias) : nullptr, accumulate);
@@ -312,7 +317,7 @@ Prepared prepare_batch_norm_grad(const Signature& signature, const Context&) {
         launch(call, per_channel(s), find_slopes<T>, operand<double>(call, 3), operand<double>(call, 4),
                operand<T>(call, 2), s.channels, of.count, of.eps, coefficients);
         launch(call, {.blocks = blocks_for(vectors, kThreads), .threads = kThreads}, scale_elements<T, N, true>,
-               operand<T>(call, 1), operand<T>(call, 0), coefficients, operand<T>(call, 5), s, vectors);
+               operand<T>(call, 1), operand<T>(call, 0), coefficients, operand<T>(call, 5), s, Runs(s, N), vectors);
       });
     });
   });

@@ -23,10 +23,10 @@ __global__ void __launch_bounds__(kThreads) mean_rows(const T* x, T* y, std::int
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) mean_columns(const T* x, T* y, MeanSizes s) {
+__global__ void __launch_bounds__(kThreads) mean_columns(const T* x, T* y, MeanSizes s, Divisor inner_dims) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= s.outer * s.inner) return;
-  const auto [outer, inner] = divided(i, s.inner);
+  const auto [outer, inner] = inner_dims(i);
   const T* at = x + outer * s.count * s.inner + inner;
   float sum = 0;
   for (std::int64_t k = 0; k < s.count; ++k, at += s.inner) sum += to_f32(*at);
@@ -34,10 +34,11 @@ __global__ void __launch_bounds__(kThreads) mean_columns(const T* x, T* y, MeanS
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) mean_grad(const T* dy, T* dx, MeanSizes s) {
+__global__ void __launch_bounds__(kThreads)
+    mean_grad(const T* dy, T* dx, MeanSizes s, Divisor of_mean, Divisor inner_dims) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= s.outer * s.count * s.inner) return;
-  const std::int64_t from = divided(i, s.count * s.inner).whole * s.inner + divided(i, s.inner).rest;
+  const std::int64_t from = of_mean(i).whole * s.inner + inner_dims(i).rest;
   dx[i] = from_f32<T>(to_f32(dy[from]) / static_cast<float>(s.count));
 }
 
@@ -55,8 +56,9 @@ Prepared prepare_mean(const Signature& signature, const Context&) {
       });
     }
     const Grid grid{.blocks = blocks_for(s.outer * s.inner, kThreads), .threads = kThreads};
-    return make_kernel(
-        [=](const Call& call) { launch(call, grid, mean_columns<T>, operand<T>(call, 0), operand<T>(call, 1), s); });
+    return make_kernel([=](const Call& call) {
+      launch(call, grid, mean_columns<T>, operand<T>(call, 0), operand<T>(call, 1), s, Divisor(s.inner));
+    });
   });
 }
 
@@ -64,8 +66,10 @@ Prepared prepare_mean_grad(const Signature& signature, const Context&) {
   const MeanSizes s = mean_sizes(signature);
   const Grid grid{.blocks = blocks_for(s.outer * s.count * s.inner, kThreads), .threads = kThreads};
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
-    return make_kernel(
-        [=](const Call& call) { launch(call, grid, mean_grad<T>, operand<T>(call, 0), operand<T>(call, 1), s); });
+    return make_kernel([=](const Call& call) {
+      launch(call, grid, mean_grad<T>, operand<T>(call, 0), operand<T>(call, 1), s, Divisor(s.count * s.inner),
+             Divisor(s.inner));
+    });
   });
 }
 

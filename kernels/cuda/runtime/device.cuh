@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -41,15 +42,34 @@ __device__ __forceinline__ T from_f32(float x) {
 struct Quotient {
   std::int64_t whole, rest;
 };
-/// a / b and a % b, by 32 bits where they are enough: a division of 64 bits is a call of some hundred instructions,
-/// which a kernel bound by memory has no time for. REQUIRES: a ≥ 0, b > 0.
-__device__ __forceinline__ Quotient divided(std::int64_t a, std::int64_t b) {
-  if (((a | b) >> 32) == 0) {
-    const auto low = static_cast<std::uint32_t>(a), by = static_cast<std::uint32_t>(b);
-    return {low / by, low % by};
+/// Division by a number that the host knows, as a product and a shift: a GPU has no instruction that divides, and a
+/// call of some hundred of them in its place is more than a kernel bound by memory has time for. Exact for all n ≥ 0:
+/// T. Granlund, P. L. Montgomery, Division by Invariant Integers using Multiplication (1994), theorem 4.2, for 63 bits.
+class Divisor {
+ public:
+  Divisor() = default;
+  /// REQUIRES: by > 0.
+  explicit Divisor(std::int64_t by) : by_(by) {
+    if (by == 1) return;
+    const int bits = std::bit_width(static_cast<std::uint64_t>(by - 1));  // 2^(bits - 1) < by <= 2^bits
+    __extension__ using Wide = unsigned __int128;
+    factor_ = static_cast<std::uint64_t>((Wide{1} << (63 + bits)) / static_cast<std::uint64_t>(by)) + 1;
+    shift_ = bits - 1;
   }
-  return {a / b, a % b};
-}
+
+  __host__ __device__ std::int64_t by() const { return by_; }
+  /// REQUIRES: n ≥ 0.
+  __device__ __forceinline__ Quotient operator()(std::int64_t n) const {
+    const std::int64_t whole =
+        by_ == 1 ? n : static_cast<std::int64_t>(__umul64hi(static_cast<std::uint64_t>(n), factor_) >> shift_);
+    return {whole, n - whole * by_};
+  }
+
+ private:
+  std::int64_t by_ = 1;
+  std::uint64_t factor_ = 0;  // of 1 there is none
+  int shift_ = 0;
+};
 
 // ---- Vectors ----
 

@@ -21,6 +21,8 @@
 #define __shared__                                                                                                   \
   [[maybe_unused]] const bool TRAINER_JOIN(fixed_shared_, __COUNTER__) = ::trainer::emulated::Block::fixed_shared(); \
   static thread_local
+#undef __grid_constant__
+#define __grid_constant__
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 #undef __forceinline__
@@ -226,6 +228,10 @@ inline unsigned __brev(unsigned x) {
 }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>((static_cast<std::uint64_t>(a) * b) >> 32);
+}
+inline std::uint64_t __umul64hi(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<std::uint64_t>((Wide{a} * b) >> 64);
 }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float exp10f(float x) { return std::pow(10.0F, x); }
