@@ -50,7 +50,8 @@ fi
 if [[ -n ${CUDAARCHS:-} && ! -x .deps/bin/nvdisasm ]]; then
   echo "setup: unpacking cuobjdump and nvdisasm into .deps/bin/" >&2
   tools=$(mktemp -d)
-  if python3 -m pip download -q --disable-pip-version-check --no-deps -d "$tools" nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37; then
+  wheels=(nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37)
+  if python3 -m pip download -q --disable-pip-version-check --no-deps -d "$tools" "${wheels[@]}"; then
     for wheel in "$tools"/*.whl; do unzip -qo "$wheel" -d "$tools/x"; done
     mkdir -p .deps/bin
     install -m 755 "$tools"/x/nvidia/cu13/bin/{cuobjdump,nvdisasm} .deps/bin/

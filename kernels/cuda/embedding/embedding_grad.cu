@@ -291,6 +291,7 @@ const std::int32_t* launch_sort(const Call& call, const Sizes& s, const Embeddin
 template <int N, typename T, typename R>
 Prepared gradient_of(const Sizes& s) {
   const EmbeddingGradWorkspace at(s.count, s.rows);
+  const Divisor tiles((s.dim / N + kWarp - 1) / kWarp);
   const Grid short_rows{.blocks = blocks_for(s.rows, kWarps), .threads = kThreads};
   const Grid long_rows{.blocks = static_cast<unsigned>(2 * s.units), .threads = kLongThreads};
   return make_kernel([=](const Call& call) {
@@ -305,7 +306,7 @@ Prepared gradient_of(const Sizes& s) {
                         s.rows,
                         s.dim,
                         s.accumulate,
-                        Divisor((s.dim / N + kWarp - 1) / kWarp)};
+                        tiles};
     launch(call, short_rows, sum_short<N, T, R>, sum);
     if (s.count > kLong) launch(call, long_rows, sum_long<N, T, R>, sum);
   });

@@ -306,6 +306,7 @@ Prepared row_products(const Signature& signature) {
          .from_by_choice = forward ? s.x_by_choice : s.y_by_choice,
          .to_by_choice = forward ? s.y_by_choice : s.x_by_choice};
   const ExpertWorkspace at(s, p.to_by_choice ? 0 : p.columns);
+  const Divisor columns(p.columns);
   return make_kernel([=](const Call& call) {
     Rows now = p;
     now.sorted = sorted_in(call.workspace, at);
@@ -318,9 +319,9 @@ Prepared row_products(const Signature& signature) {
     const std::int64_t elements = (p.to_by_choice ? s.choices() : s.tokens) * p.columns;
     const Grid of_elements{.blocks = blocks_for(elements, kSortThreads), .threads = kSortThreads};
     if (p.to_by_choice)
-      launch(call, of_elements, clear_rows<T>, now.sorted.place, elements, Divisor(p.columns), to);
+      launch(call, of_elements, clear_rows<T>, now.sorted.place, elements, columns, to);
     else
-      launch(call, of_elements, sum_rows<T>, now, Divisor(p.columns), elements, to);
+      launch(call, of_elements, sum_rows<T>, now, columns, elements, to);
   });
 }
 

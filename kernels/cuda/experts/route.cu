@@ -362,11 +362,11 @@ Prepared prepare_weigh(const Signature& s, const Context&) {
   expect_alike(s, {0, 2});
   const std::int64_t elements = s.operands[0].elements(), columns = s.operands[0].shape[-1];
   expect_operand(s, 1, DType::f32, elements / columns);
+  const Divisor of_row(columns);
   const Grid grid{.blocks = blocks_for(elements, kThreads), .threads = kThreads};
   return with_type(expect_compute_dtype(s, 0), [&]<typename T>(T) -> Prepared {
     return make_kernel([=](const Call& call) {
-      launch(call, grid, weigh<T>, operand<T>(call, 0), operand<float>(call, 1), operand<T>(call, 2), Divisor(columns),
-             elements);
+      launch(call, grid, weigh<T>, operand<T>(call, 0), operand<float>(call, 1), operand<T>(call, 2), of_row, elements);
     });
   });
 }

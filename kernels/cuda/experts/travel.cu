@@ -107,32 +107,33 @@ Grid block_for_each(std::int64_t rows) { return {.blocks = static_cast<unsigned>
 
 Prepared prepare_expert_slots(const Signature& s, const Context&) {
   const TravelSizes z = travel_sizes(s);
+  const Travel travel(z);
   const Divisor of_part(integer(s, "experts") / z.parts);
   const Grid grid{.blocks = dim3(static_cast<unsigned>(z.parts), static_cast<unsigned>(z.blocks)), .threads = kThreads};
   return make_kernel([=](const Call& call) {
-    launch(call, grid, expert_slots, Travel(z), of_part, operand<std::int32_t>(call, 0), operand<std::int32_t>(call, 1),
+    launch(call, grid, expert_slots, travel, of_part, operand<std::int32_t>(call, 0), operand<std::int32_t>(call, 1),
            operand<std::int32_t>(call, 2), operand<std::int32_t>(call, 3));
   });
 }
 
 Prepared prepare_dispatch(const Signature& s, const Context&) {
   const TravelSizes z = travel_sizes(s);
+  const Travel travel(z);
   const Grid grid = block_for_each(z.blocks * z.slots());
   return with_type(expect_compute_dtype(s, 0), [&]<typename T>(T) -> Prepared {
     return make_kernel([=](const Call& call) {
-      launch(call, grid, dispatch<T>, Travel(z), operand<T>(call, 0), operand<std::int32_t>(call, 2),
-             operand<T>(call, 3));
+      launch(call, grid, dispatch<T>, travel, operand<T>(call, 0), operand<std::int32_t>(call, 2), operand<T>(call, 3));
     });
   });
 }
 
 Prepared prepare_combine(const Signature& s, const Context&) {
   const TravelSizes z = travel_sizes(s);
+  const Travel travel(z);
   const Grid grid = block_for_each(z.local_rows());
   return with_type(expect_compute_dtype(s, 0), [&]<typename T>(T) -> Prepared {
     return make_kernel([=](const Call& call) {
-      launch(call, grid, combine<T>, Travel(z), operand<T>(call, 0), operand<std::int32_t>(call, 1),
-             operand<T>(call, 3));
+      launch(call, grid, combine<T>, travel, operand<T>(call, 0), operand<std::int32_t>(call, 1), operand<T>(call, 3));
     });
   });
 }

@@ -220,11 +220,12 @@ template <typename T, typename Find>
 Prepared scaled(const Channels& s, int y, Find find) {
   return by_vectors<T>(s, [&]<int N>(std::integral_constant<int, N>) -> Prepared {
     const std::int64_t vectors = static_cast<std::int64_t>(s.samples) * s.channels * (s.places / N);
+    const Runs runs(s, N);
     return make_kernel([=](const Call& call) {
       auto* coefficients = static_cast<float*>(call.workspace);
       find(call, coefficients);
       launch(call, {.blocks = blocks_for(vectors, kThreads), .threads = kThreads}, scale_elements<T, N, false>,
-             operand<T>(call, 0), nullptr, coefficients, operand<T>(call, y), s, Runs(s, N), vectors);
+             operand<T>(call, 0), nullptr, coefficients, operand<T>(call, y), s, runs, vectors);
     });
   });
 }
@@ -258,10 +259,11 @@ Prepared prepare_batch_norm_sums(const Signature& signature, const Context& cont
   const int parts = static_cast<int>(batch_norm_parts(s.channels, s.samples, context.units));
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     return by_vectors<T>(s, [&]<int N>(std::integral_constant<int, N>) -> Prepared {
+      const Runs runs(s, N);
       return make_kernel([=](const Call& call) {
         auto* partial = static_cast<double*>(call.workspace);
         launch(call, per_part(s, parts), sum_channels<T, N, false>, operand<T>(call, 0), nullptr, nullptr, 1.0, partial,
-               s, Runs(s, N));
+               s, runs);
         launch(call, per_channel(s), join_sums, partial, parts, s.channels, operand<double>(call, 1));
       });
     });
@@ -290,11 +292,12 @@ Prepared prepare_batch_norm_grad_sums(const Signature& signature, const Context&
   CHECK(!weight || !bias || signature.operands[5].dtype == reduce, describe(signature) + ": gradients of two dtypes");
   const auto of_types = [&]<typename T, typename R>(T, R) -> Prepared {
     return by_vectors<T>(s, [&]<int N>(std::integral_constant<int, N>) -> Prepared {
+      const Runs runs(s, N);
       return make_kernel([=](const Call& call) {
         auto* partial = static_cast<double*>(call.workspace);
         const double* sums = operand<double>(call, 2);
         launch(call, per_part(s, parts), sum_channels<T, N, true>, operand<T>(call, 1), operand<T>(call, 0), sums,
-               of.count, partial, s, Runs(s, N));
+               of.count, partial, s, runs);
         launch(call, per_channel(s), join_grad_sums<R>, partial, parts, s.channels, sums, of.count, of.eps,
                operand<double>(call, 3), weight ? operand<R>(call, 4) : nullptr,
                bias ? operand<R>(call, dbias) : nullptr, accumulate);
@@ -312,12 +315,13 @@ Prepared prepare_batch_norm_grad(const Signature& signature, const Context&) {
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     return by_vectors<T>(s, [&]<int N>(std::integral_constant<int, N>) -> Prepared {
       const std::int64_t vectors = static_cast<std::int64_t>(s.samples) * s.channels * (s.places / N);
+      const Runs runs(s, N);
       return make_kernel([=](const Call& call) {
         auto* coefficients = static_cast<float*>(call.workspace);
         launch(call, per_channel(s), find_slopes<T>, operand<double>(call, 3), operand<double>(call, 4),
                operand<T>(call, 2), s.channels, of.count, of.eps, coefficients);
         launch(call, {.blocks = blocks_for(vectors, kThreads), .threads = kThreads}, scale_elements<T, N, true>,
-               operand<T>(call, 1), operand<T>(call, 0), coefficients, operand<T>(call, 5), s, Runs(s, N), vectors);
+               operand<T>(call, 1), operand<T>(call, 0), coefficients, operand<T>(call, 5), s, runs, vectors);
       });
     });
   });

@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(kThreads)
 
 Prepared prepare_mean(const Signature& signature, const Context&) {
   const MeanSizes s = mean_sizes(signature);
+  const Divisor inner_dims(s.inner);
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     if (s.inner == 1) {
       const Grid grid{.blocks = blocks_for(s.outer, kThreads / kWarp), .threads = kThreads};
@@ -57,18 +58,18 @@ Prepared prepare_mean(const Signature& signature, const Context&) {
     }
     const Grid grid{.blocks = blocks_for(s.outer * s.inner, kThreads), .threads = kThreads};
     return make_kernel([=](const Call& call) {
-      launch(call, grid, mean_columns<T>, operand<T>(call, 0), operand<T>(call, 1), s, Divisor(s.inner));
+      launch(call, grid, mean_columns<T>, operand<T>(call, 0), operand<T>(call, 1), s, inner_dims);
     });
   });
 }
 
 Prepared prepare_mean_grad(const Signature& signature, const Context&) {
   const MeanSizes s = mean_sizes(signature);
+  const Divisor of_mean(s.count * s.inner), inner_dims(s.inner);
   const Grid grid{.blocks = blocks_for(s.outer * s.count * s.inner, kThreads), .threads = kThreads};
   return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
     return make_kernel([=](const Call& call) {
-      launch(call, grid, mean_grad<T>, operand<T>(call, 0), operand<T>(call, 1), s, Divisor(s.count * s.inner),
-             Divisor(s.inner));
+      launch(call, grid, mean_grad<T>, operand<T>(call, 0), operand<T>(call, 1), s, of_mean, inner_dims);
     });
   });
 }
