@@ -4,13 +4,16 @@
 // 128, long and without a mask; from it follows what its products take, and so all other heads, lengths and masks
 // (tests/cost/gpu_times_test.cpp). The own gradient (kernels/cuda/attention/backward.cu) has tiles and instructions
 // like FlashAttention-2's, but a pass for keys and one for queries, so that it needs no atomics: seven products for
-// five, and every exponential twice. Sources: Dao, FlashAttention-2 (arXiv:2307.08691), figures 4 to 6; Shah et al.,
-// FlashAttention-3 (arXiv:2407.08608), figures 5, 6.
+// five, and every exponential twice. cuDNN's kernels run at the shares that a file states of them; its deterministic
+// gradient writes and reads the gradients of scores beside that (engine/core/fused_attention.h). Sources: Dao,
+// FlashAttention-2 (arXiv:2307.08691), figures 4 to 6; Shah et al., FlashAttention-3 (arXiv:2407.08608), figures 5, 6.
 #include "engine/cost/gpu_attention.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
+#include <string>
 
 namespace trainer::cost {
 namespace {
@@ -24,27 +27,37 @@ constexpr double kStatedTiles = 2048;         // of 16,384 tokens of width 2048
 // heads of 64 and 128 on A100 and H100, and FlashAttention-3, come within a fifth of these.
 constexpr double kUnhiddenForward = 1.0, kUnhiddenBackward = 1.5;
 
-double reached(const DeviceModel& device, bool backward) {
-  const auto at = device.achievable.find(backward ? "attention_backward" : "attention_forward");
-  if (at != device.achievable.end()) return at->second.value;
-  return backward ? 0.55 : 0.65;
+/// Whether cuDNN's kernel is the one that runs; its gradient in pieces.
+bool is_fused(const DeviceModel& device, const Attention& a) {
+  return a.fused && !a.own && device.attention == AttentionKernels::own && (!a.backward || a.pieces.count > 0);
+}
+
+/// What the hardware file states of the kernel: its share of the peak, with a spread.
+std::optional<Figure> stated(const DeviceModel& device, const Attention& a) {
+  const std::string pass = a.backward ? "attention_backward" : "attention_forward";
+  auto at = device.achievable.end();
+  if (is_fused(device, a)) at = device.achievable.find("cudnn_" + pass);
+  if (at == device.achievable.end()) at = device.achievable.find(pass);
+  return at == device.achievable.end() ? std::optional<Figure>() : at->second;
 }
 
 // What the own gradient makes again in its second pass, in units of FlashAttention-2's gradient.
 constexpr double kOwnProducts = 7.0 / 5, kOwnExponentials = 2;
 
 bool is_own(const DeviceModel& device, const Attention& a) {
-  return a.backward && (a.own || device.attention == AttentionKernels::own);
+  return a.backward && !is_fused(device, a) && (a.own || device.attention == AttentionKernels::own);
 }
 
 // s of one multiprocessor for a score of a head of `d`.
-double score_time(const DeviceModel& device, double flops, double d, bool backward, bool own) {
+double score_time(const DeviceModel& device, const Attention& a, double flops, double d, bool own) {
+  const bool backward = a.backward;
+  const std::optional<Figure> share = stated(device, a);
   const double unit = flops / std::max(1, device.units), clock = device.clock_hz > 0 ? device.clock_hz : 1.6e9;
   const double exponentials = (backward ? kUnhiddenBackward : kUnhiddenForward) / (kExponentialsPerCycle * clock);
   const double products = backward ? 10 : 4;
   // The benchmark that states the share has waves too, of which the last is not full.
   const double units = std::max(1, device.units), full = kStatedTiles / units / std::ceil(kStatedTiles / units);
-  const double whole = full * products * kStated / (unit * reached(device, backward));
+  const double whole = full * products * kStated / (unit * (share ? share->value : backward ? 0.55 : 0.65));
   // Never slower than the file's share says for the products by themselves.
   const double rest = std::max(whole - exponentials, 0.5 * whole);
   return (own ? kOwnProducts : 1) * rest * d / kStated +
@@ -59,14 +72,17 @@ double padded(std::int64_t head_dim) {
   return static_cast<double>(head_dim);
 }
 
-}  // namespace
+double bytes_per_us(const DeviceModel& device) {
+  const auto share = device.achievable.find("memory");
+  return device.memory_bandwidth.value * (share == device.achievable.end() ? 0.88 : share->second.value) / 1e6;
+}
 
-Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
+Estimate in_one_piece(const DeviceModel& device, const Attention& a) {
   const auto peak = device.peak.find(a.dtype);
   const double flops = (peak != device.peak.end() ? peak : device.peak.begin())->second.value;
   const double units = std::max(1, device.units);
   const bool own = is_own(device, a);
-  const double score = score_time(device, flops, padded(a.head_dim), a.backward, own);
+  const double score = score_time(device, a, flops, padded(a.head_dim), own);
   const double queries = static_cast<double>(a.queries), all = static_cast<double>(a.keys);
   const double tiles = static_cast<double>(a.batch * a.heads) * std::ceil(queries / kRows);
   // A causal row of tiles ends on the diagonal, whose tiles are made whole and masked, and rows of unequal length end
@@ -78,16 +94,32 @@ Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
   const double longest = std::min(queries, kRows) * std::min(all, seen + kRows) * score * 1e6 + edges;
   const double waves = a.causal ? std::max(tiles / units, 1.0) : std::ceil(tiles / units);
   const double compute = a.causal && tiles <= units ? longest : waves * tile + (a.causal ? (longest - tile) / 4 : 0);
-  const auto share = device.achievable.find("memory");
-  const double bandwidth =
-      device.memory_bandwidth.value * (share == device.achievable.end() ? 0.88 : share->second.value) / 1e6;
+  const double bandwidth = bytes_per_us(device);
   // Passes of their own, backward: the rows' sums of dO·O; of FlashAttention-2 also dq in f32 cleared, and made bf16.
   const double elements = static_cast<double>(a.batch * a.heads * a.queries * a.head_dim);
   const double passes = a.backward ? (own ? 3.0 : 4.5) + (own ? 4 : 14) * elements / bandwidth : 0;
   const double memory = a.bytes / bandwidth + 2;
-  const auto stated = device.achievable.find(a.backward ? "attention_backward" : "attention_forward");
-  const double spread = std::hypot(own ? 0.2 : 0.08, stated == device.achievable.end() ? 0.2 : stated->second.spread);
+  const std::optional<Figure> share = stated(device, a);
+  // Of what nobody has measured in this form.
+  const double unknown = own || (a.backward && is_fused(device, a)) ? 0.2 : 0.08;
+  const double spread = std::hypot(unknown, share ? share->spread : 0.2);
   return {std::max(compute, memory) + passes, spread, compute >= memory ? Bound::compute : Bound::memory};
+}
+
+}  // namespace
+
+Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
+  if (!a.backward || !is_fused(device, a)) return in_one_piece(device, a);
+  Attention piece = a;
+  const auto count = static_cast<double>(a.pieces.count);
+  piece.heads = a.batch * a.heads / a.pieces.count / a.pieces.samples;
+  piece.batch = a.pieces.samples;
+  piece.bytes /= count;
+  Estimate estimate = in_one_piece(device, piece);
+  // Under a causal mask half of them are neither written nor read.
+  estimate.us += 2 * static_cast<double>(a.pieces.scores_bytes) * (a.causal ? 0.5 : 1) / bytes_per_us(device);
+  estimate.us = count * estimate.us + (count - 1) * device.launch_us.value;
+  return estimate;
 }
 
 }  // namespace trainer::cost

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "engine/core/fused_attention.h"
 #include "engine/cost/estimate.h"
 #include "engine/cost/machine_model.h"
 
@@ -15,7 +16,9 @@ struct Attention {
   bool causal = true;
   std::int64_t window = 0;  ///< keys that a causal query sees at most; 0: all before it
   bool backward = false;
-  bool own = false;  ///< our own kernels, whatever the device has for attention elsewhere
+  bool own = false;          ///< our own kernels, whatever the device has for attention elsewhere
+  bool fused = false;        ///< cuDNN's kernel takes it, where the device has trainer's kernels
+  FusedGradPieces pieces{};  ///< of the gradient by cuDNN's kernel
   DType dtype = DType::bf16;
   double bytes = 0;  ///< of all operands, once
 };

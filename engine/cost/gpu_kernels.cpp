@@ -220,7 +220,7 @@ Estimate passes_of_block(const DeviceModel& device, const Signature& s) {
   return passes;
 }
 
-Attention attention_of(const Signature& s, const Cost& cost) {
+Attention attention_of(const DeviceModel& device, const Signature& s, const Cost& cost) {
   if (s.op == Op::attention_block || s.op == Op::attention_block_grad) return block_of(s, cost);
   const bool backward = s.op == Op::attention_grad;
   const Shape& o = s.operands[backward ? 0 : s.operands.size() - 2].shape;
@@ -234,6 +234,18 @@ Attention attention_of(const Signature& s, const Cost& cost) {
   a.backward = backward;
   a.dtype = s.operands[0].dtype;
   a.bytes = cost.bytes_read + cost.bytes_written;
+  const FusedAttentionShape shape{.dtype = a.dtype,
+                                  .batch = a.batch,
+                                  .heads = a.heads,
+                                  .kv_heads = given_integer(s, "kv_heads").value_or(a.heads),
+                                  .queries = a.queries,
+                                  .keys = a.keys,
+                                  .head_dim = q[2] / std::max<std::int64_t>(1, a.heads),
+                                  .v_dim = o[2] / std::max<std::int64_t>(1, a.heads),
+                                  .special = real(s, "softcap") != 0 || (a.window > 0 && a.window < a.keys) ||
+                                             flag(s, "padded") || flag(s, "by_document")};
+  a.fused = has_fused_kernel(shape);
+  if (backward) a.pieces = fused_grad_pieces(shape, device.capability);
   return a;
 }
 
@@ -261,7 +273,7 @@ Estimate alone(const DeviceModel& device, const Signature& s) {
     case WorkClass::convolution:
       return gpu_product(device, conv_product(s, cost));
     case WorkClass::attention: {
-      const Estimate fused = gpu_attention(device, attention_of(s, cost));
+      const Estimate fused = gpu_attention(device, attention_of(device, s, cost));
       const double rope = rope_bytes(s);
       const bool block = s.op == Op::attention_block || s.op == Op::attention_block_grad;
       const Estimate joined = block ? plus(fused, passes_of_block(device, s)) : fused;

@@ -52,6 +52,11 @@ Fields achievable() {
       required("matmul", "Of the peak: the best matrix products under sustained load.", share()),
       extra("attention_forward", "Of the peak: attention with heads of 128, long, without a mask.", share()),
       extra("attention_backward", "Of the peak: its gradient, counted as 2.5 times the FLOPs.", share()),
+      extra(
+          "cudnn_attention_forward",
+          "The same by cuDNN's kernels, which trainer runs where they take the sizes; attention_forward if not given.",
+          share()),
+      extra("cudnn_attention_backward", "Its gradient; attention_backward if not given.", share()),
       required("memory", "Of the memory bandwidth: elementwise kernels, norms, optimizers.", share()),
   };
 }

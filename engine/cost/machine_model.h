@@ -63,7 +63,8 @@ struct DeviceModel {
   std::optional<Figure> fp8_peak;  ///< FLOP/s of dense products of fp8, summed in f32; none: no such products
   /// Shares of the limits that well-made kernels reach at their best size under sustained load, by class of work:
   /// "matmul" of the peak; "attention_forward", "attention_backward" of the peak with heads of 128, long and without a
-  /// mask, the gradient counted as 2.5 times the FLOPs; "memory" of the memory bandwidth.
+  /// mask, the gradient counted as 2.5 times the FLOPs; "cudnn_attention_forward", "cudnn_attention_backward" of
+  /// cuDNN's kernels; "memory" of the memory bandwidth.
   std::map<std::string, Figure> achievable;
   double achievable_or(const std::string& work, double otherwise) const {
     const auto share = achievable.find(work);

@@ -86,10 +86,11 @@ std::int64_t attention_workspace(const Signature& s) {
   return document_bounds(attention_shape(s, 0)) + aligned(rotated(s, 0)) + (uses_cudnn(s) ? kFusedAttention : 0);
 }
 
-/// delta, a number a row; no sums of dq or of shared keys, since a block makes each gradient whole.
-std::int64_t attention_grad_workspace(const Signature& s) {
+/// Of the own kernel delta, a number a row; no sums of dq or of shared keys, since a block makes each gradient whole.
+std::int64_t attention_grad_workspace(const Signature& s, int capability) {
   const AttentionShape a = attention_shape(s, 1);
-  return document_bounds(a) + aligned(a.batch * a.heads * a.queries * kF32) + rotated(s, 1);
+  return document_bounds(a) + aligned(rotated(s, 1)) +
+         std::max(a.batch * a.heads * a.queries * kF32, cudnn_pieces(s, capability).bytes);
 }
 
 /// Sorts (row, place) pairs, so that the gradients of a row are summed in the order of their places.
@@ -194,7 +195,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::attention:
       return attention_workspace(s);
     case Op::attention_grad:
-      return attention_grad_workspace(s);
+      return attention_grad_workspace(s, capability);
     case Op::attention_block:
     case Op::attention_block_grad:
       return BlockWorkspace(s).bytes;
@@ -266,11 +267,27 @@ bool rounds_apart(const Signature& s) {
   return r != DType::f32 && r != s.operands[LinearGradWeightOperands::dy].dtype;
 }
 
-bool uses_cudnn(const Signature& s) {
-  if (s.op != Op::attention || (s.operands[0].dtype != DType::bf16 && s.operands[0].dtype != DType::f16)) return false;
-  const AttentionShape a = attention_shape(s, 0);
-  return a.head_dim % 8 == 0 && a.head_dim <= 128 && a.v_dim == a.head_dim && a.queries > 1 && a.queries == a.keys &&
-         a.softcap == 0 && a.window == a.keys && !a.padded && !a.by_document;
+namespace {
+
+FusedAttentionShape fused_shape(const Signature& s, int q) {
+  const AttentionShape a = attention_shape(s, q);
+  return {.dtype = s.operands[static_cast<std::size_t>(q)].dtype,
+          .batch = a.batch,
+          .heads = a.heads,
+          .kv_heads = a.kv_heads,
+          .queries = a.queries,
+          .keys = a.keys,
+          .head_dim = a.head_dim,
+          .v_dim = a.v_dim,
+          .special = a.softcap != 0 || a.window != a.keys || a.padded || a.by_document};
+}
+
+}  // namespace
+
+bool uses_cudnn(const Signature& attention) { return has_fused_kernel(fused_shape(attention, 0)); }
+
+FusedGradPieces cudnn_pieces(const Signature& attention_grad, int capability) {
+  return fused_grad_pieces(fused_shape(attention_grad, 1), capability);
 }
 
 std::int64_t CudaTarget::workspace_bytes(const Signature& signature) const {

@@ -2,6 +2,7 @@
 // what stands here.
 #pragma once
 
+#include "engine/core/fused_attention.h"
 #include "engine/core/signature.h"
 
 namespace trainer::kernels::cuda {
@@ -19,11 +20,10 @@ Fp8Scales product_scales(const Signature& linear);
 /// dtypes gives `r`: the product's result is c or f32.
 bool rounds_apart(const Signature& linear_grad_weight);
 
-/// Whether attention of this signature is cuDNN's fused kernel wherever a build has cuDNN and the library takes it:
-/// bf16 or f16, heads of whole vectors up to 128 elements, of values as of keys, queries of the whole sequence, no
-/// softcap and no window, forward. A function of the signature alone, so that plans are the same with and without
-/// cuDNN.
-bool uses_cudnn(const Signature& signature);
+/// Whether attention of this signature is cuDNN's fused kernel wherever a build has cuDNN and the library takes it.
+bool uses_cudnn(const Signature& attention);
+/// The same of attention_grad: its pieces, or none.
+FusedGradPieces cudnn_pieces(const Signature& attention_grad, int capability);
 
 /// Of devices with this compute capability (90 for 9.0) and so many streaming multiprocessors.
 class CudaTarget final : public Target {

@@ -422,6 +422,10 @@ TEST_CASE(
     return kernels::cuda::CudaTarget(90, 132).workspace_bytes(s);
   };
   const std::int64_t delta = batch * heads * seq * 4, room = 1 << 20;
+  // cuDNN's gradient in one piece: of each score two bytes, of each row four, where keys are shared dk and dv of each
+  // head, and a rest; by the own kernel delta.
+  const std::int64_t scores = batch * heads * 256 * 256 * 2, fused = scores + delta + 1024,
+                     of_heads = 2 * batch * seq * heads * 64 * 2;
   for (const auto& [name, value] : {std::pair{"softcap", Attribute(50.0)},
                                     {"window", Attribute(std::int64_t{199})},
                                     {"window", Attribute(std::int64_t{200})},
@@ -431,9 +435,11 @@ TEST_CASE(
     const bool whole = value == Attribute(std::int64_t{200}) || value == Attribute(0.5);
     CHECK(kernels::cuda::CudaTarget(90, 132).workspace_bytes(s) == (whole ? room : 0));
   }
-  CHECK(bytes(Op::attention_grad, DType::bf16, heads, 64, 0) == delta);
-  CHECK(bytes(Op::attention_grad, DType::bf16, 2, 64, 0) == delta);
-  CHECK(bytes(Op::attention_grad, DType::bf16, 2, 64, 1e4) == delta + batch * seq * (heads + 2) * 64 * 2);
+  CHECK(bytes(Op::attention_grad, DType::bf16, heads, 64, 0) == fused);
+  CHECK(bytes(Op::attention_grad, DType::bf16, 2, 64, 0) == fused + of_heads);
+  CHECK(bytes(Op::attention_grad, DType::bf16, 2, 64, 1e4) == fused + of_heads + batch * seq * (heads + 2) * 64 * 2);
+  CHECK(bytes(Op::attention_grad, DType::f32, heads, 64, 0) == delta);
+  CHECK(bytes(Op::attention_grad, DType::bf16, heads, 20, 0) == delta);
   CHECK(bytes(Op::attention, DType::bf16, heads, 64, 0) == room);
   CHECK(bytes(Op::attention, DType::f32, heads, 64, 0) == 0);
   CHECK(bytes(Op::attention, DType::bf16, heads, 20, 0) == 0);   // not whole vectors

@@ -270,6 +270,67 @@ TEST_CASE("the own gradient of attention takes seven products for FlashAttention
   }
 }
 
+TEST_CASE("cuDNN's attention on an H100 takes what it took in FlashAttention-3's figures") {
+  // arXiv:2407.08608, figures 5 and 6, heads of 128, and 64 backward; from 1024 tokens on. Its gradient there was not
+  // the deterministic one.
+  MachineModel gpu = machine("h100-sxm");
+  for (const char* pass : {"attention_forward", "attention_backward"})
+    gpu.device.achievable[pass] = gpu.device.achievable.at(std::string("cudnn_") + pass);
+  Errors forward = compare_attention(gpu,
+                                     {{128, 1024, false, 574},
+                                      {128, 2048, false, 617},
+                                      {128, 4096, false, 609},
+                                      {128, 8192, false, 600},
+                                      {128, 16384, false, 595},
+                                      {128, 1024, true, 410},
+                                      {128, 2048, true, 484},
+                                      {128, 4096, true, 518},
+                                      {128, 8192, true, 529},
+                                      {128, 16384, true, 539}},
+                                     false);
+  CHECK(forward.median() < 0.08);
+  CHECK(forward.worst() < 0.12);
+  Errors backward = compare_attention(gpu,
+                                      {{128, 1024, false, 408},
+                                       {128, 2048, false, 465},
+                                       {128, 4096, false, 499},
+                                       {128, 8192, false, 518},
+                                       {128, 16384, false, 516},
+                                       {64, 1024, false, 348},
+                                       {64, 2048, false, 395},
+                                       {64, 4096, false, 417},
+                                       {64, 8192, false, 432},
+                                       {64, 16384, false, 433}},
+                                      true);
+  CHECK(backward.median() < 0.08);
+  CHECK(backward.worst() < 0.15);
+}
+
+TEST_CASE("cuDNN's deterministic gradient takes its time and that of moving the gradients of scores") {
+  for (const char* name : {"h100-sxm", "h200", "b200"}) {
+    CAPTURE(name);
+    const MachineModel gpu = machine(name);
+    Attention a;
+    a.backward = true;
+    a.batch = 64, a.heads = 12, a.queries = a.keys = 1024, a.head_dim = 64;  // GPT-2 124M
+    const double own = gpu_attention(gpu.device, a).us;
+    a.fused = true;
+    a.pieces =
+        fused_grad_pieces({DType::bf16, a.batch, a.heads, a.heads, a.queries, a.keys, 64, 64}, gpu.device.capability);
+    const double fused = gpu_attention(gpu.device, a).us;
+    Attention one = a;  // all in one piece that keeps no scores
+    one.pieces.count = 1, one.pieces.samples = a.batch, one.pieces.scores_bytes = 0;
+    const double whole = gpu_attention(gpu.device, one).us;
+    const double moved = 2 * 0.5 * static_cast<double>(a.pieces.scores_bytes * a.pieces.count);
+    CHECK(fused >= whole + moved / gpu.device.memory_bandwidth.value * 1e6);
+    CHECK(fused < 1.1 * whole + 1.2 * moved / gpu.device.memory_bandwidth.value * 1e6);
+    CHECK(fused < own);
+    // A block of a ring is the work of the own kernels.
+    a.own = true;
+    CHECK(gpu_attention(gpu.device, a).us == own);
+  }
+}
+
 TEST_CASE("attention on an H100 takes what FlashAttention-3 takes, where a file states its share") {
   // arXiv:2407.08608, figure 5, heads of 128 with and without a mask, 256 without, and figure 6 backward; from 1024
   // tokens on.

@@ -301,7 +301,7 @@ TEST_CASE("pairs of micro-batches are looked at where layers are cut, and chosen
 // The last of the ranks that gather has nearly twice the mean's attention, which is most of such a step.
 TEST_CASE("rings are looked at beside gathers, and chosen where attention is most of a step") {
   const auto chosen = [](const std::string& strategy) {
-    return planned(of_length(524288, job_of(kLlama8B, 2, "{global: 2}", strategy)));
+    return planned(of_length(524288, job_of(kLlama8B, 2, "{global: 1}", strategy)));
   };
   const CompiledJob ring = chosen("strategy: auto\n");
   REQUIRE(ring.plan.mesh.size(Axis::context) > 1);

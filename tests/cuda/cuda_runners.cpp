@@ -1,5 +1,5 @@
 // CUDA kernels on device 0: a GPU, or the emulated one, on which every case runs in four orders of threads, blocks and
-// streams.
+// streams, and in one more with cuDNN. A GPU has cuDNN where the build has it and TRAINER_CUDNN is not 0.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -64,14 +64,15 @@ void* workspace_of(std::int64_t bytes) {
 
 class CudaRunner final : public Runner {
  public:
-  explicit CudaRunner(std::uint64_t order) : order_(order) {}
-  std::string name() const override { return device().name() + order_name(order_); }
-  int family() const override { return 0; }
+  CudaRunner(std::uint64_t order, bool cudnn) : order_(order), cudnn_(cudnn) {}
+  std::string name() const override { return device().name() + order_name(order_) + (cudnn_ ? ", with cuDNN" : ""); }
+  int family() const override { return cudnn_ ? 1 : 0; }
   bool rounds_factors() const override { return true; }
 
   void run(const Signature& signature, std::span<void* const> operands, std::int64_t origin) override {
     set_order(order_);
-    const cuda::Context& context = device().context();
+    cuda::Context context = device().context();
+    if (!cudnn_) context.cudnn = nullptr;
     std::map<void*, std::unique_ptr<DeviceBytes>> memory;
     std::vector<void*> pointers;
     for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -97,6 +98,7 @@ class CudaRunner final : public Runner {
 
  private:
   std::uint64_t order_;
+  bool cudnn_;
 };
 
 }  // namespace
@@ -104,16 +106,23 @@ class CudaRunner final : public Runner {
 const std::vector<std::unique_ptr<Runner>>& runners() {
   static const std::vector<std::unique_ptr<Runner>> all = [] {
     std::vector<std::unique_ptr<Runner>> found;
-    for (std::uint64_t order = 0; order < num_orders(); ++order) found.push_back(std::make_unique<CudaRunner>(order));
+    if (num_orders() == 1) {
+      found.push_back(std::make_unique<CudaRunner>(0, true));
+      return found;
+    }
+    for (std::uint64_t order = 0; order < num_orders(); ++order)
+      found.push_back(std::make_unique<CudaRunner>(order, false));
+    found.push_back(std::make_unique<CudaRunner>(0, true));
     return found;
   }();
   return all;
 }
 
-// Orders of an emulated GPU take turns: each of the cases that ask runs in one of them.
+// The first order of an emulated GPU, its last, and cuDNN take turns: each of the cases that ask runs in one of them.
 std::vector<Runner*> few_runners() {
   static std::size_t turn = 0;
-  return {(turn++ % 2 == 0 ? runners().front() : runners().back()).get()};
+  const std::array<std::size_t, 3> choices{0, num_orders() - 1, runners().size() - 1};
+  return {runners()[choices[turn++ % choices.size()]].get()};
 }
 
 Runner& best_runner() { return *runners().front(); }

@@ -6,8 +6,8 @@
 
 namespace trainer::kernels::test {
 
-/// Before the device is opened: the emulated one gets few multiprocessors, so that blocks which stay for many rows have
-/// several turns.
+/// Before the device is opened: the emulated one gets cuDNN, and few multiprocessors, so that blocks which stay for
+/// many rows have several turns.
 void choose_device();
 std::uint64_t num_orders();
 void set_order(std::uint64_t order);

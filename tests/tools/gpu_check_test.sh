@@ -20,6 +20,7 @@ library() { # FOLDER HEADER LIBRARY TEXT
 }
 library cudnn cudnn_version.h libcudnn.so.9 '#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 12\n#define CUDNN_PATCHLEVEL 3\n'
 : >"$work/python/nvidia/cudnn/include/cudnn.h"
+mkdir -p "$work/repo/.deps/include" && : >"$work/repo/.deps/include/cudnn_frontend.h"
 library nccl nccl.h libnccl.so.2 '#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n#define NCCL_VERSION_CODE 22809\n'
 
 cat >"$work/bin/nvidia-smi" <<'END'
@@ -57,11 +58,16 @@ says() { grep -qF -- "$1" "$work/out/table.md" || fail "the table lacks: $1"; }
 
 check --only build,kernels,models,ranks,sanitizer || fail "all that runs is right, and check.sh fails"
 says "| build | CUDNN | 9.12.3: $work/python/nvidia/cudnn/lib/libcudnn.so.9 |"
+says "| build | cuDNN's frontend | $work/repo/.deps/include |"
 says "| build | NCCL | 2.28.9: $work/python/nvidia/nccl/lib/libnccl.so.2 |"
 says "| ranks | pipeline on 4 ranks against one | passed: losses of 20 steps differ by 0 at most (2e-4) |"
 [[ $(sed -n 's/^| \([a-z]*\) |.*/\1/p' "$work/out/table.md" | uniq | tr '\n' ' ') == "part build kernels models ranks sanitizer " ]] || fail "parts are out of order"
 grep -q -- '--kernel-regex kns=trainer' "$work/out/log.txt" || fail "the sanitizer looks at the libraries' kernels"
 grep -q -- 'TRAINER_WERROR:PATH=OFF' "$work/repo/build-gpu/CMakeCache.txt" || fail "warnings of an unknown compiler are errors"
+
+rm "$work/repo/.deps/include/cudnn_frontend.h"
+check --only build && fail "check.sh passes without cuDNN's frontend"
+says "| build | cuDNN's frontend | **FAILED**"
 
 rm -r "$work/python/nvidia/nccl"
 check --only build && fail "check.sh passes without NCCL"

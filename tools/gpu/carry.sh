@@ -3,7 +3,7 @@
 # .carry/deps.tar.xz (some 15 MB), which check.sh unpacks where the system lacks them. For Debian and Ubuntu on x86-64.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-tools/setup.sh
+CUDAARCHS=${CUDAARCHS:-90} tools/setup.sh  # with what only builds for GPUs need
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -125,14 +125,23 @@ wheel() {
 
 if wants build; then
   options=(-DCMAKE_BUILD_TYPE=Release -DTRAINER_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=$arch-real" -DTRAINER_WERROR=OFF -DTRAINER_BENCHMARKS=OFF)
-  if ! echo '#include <yaml-cpp/yaml.h>' | c++ -x c++ -fsyntax-only - 2>/dev/null && [[ -e .carry/deps.tar.xz ]]; then
+  if [[ -e .carry/deps.tar.xz ]]; then
     mkdir -p .carry/deps && tar -C .carry/deps -xJf .carry/deps.tar.xz
-    options+=(-DCMAKE_PREFIX_PATH="$PWD/.carry/deps")
+    echo '#include <yaml-cpp/yaml.h>' | c++ -x c++ -fsyntax-only - 2>/dev/null || options+=(-DCMAKE_PREFIX_PATH="$PWD/.carry/deps")
   fi
+  # The headers of cuDNN's frontend: of tools/setup.sh, of the archive, or of Python's package.
+  for folder in .deps/include .carry/deps/include "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)/include"; do
+    if [[ -f $folder/cudnn_frontend.h ]]; then options+=("-DCUDNN_FRONTEND_INCLUDE=$(realpath "$folder")"); break; fi
+  done
   wheel cudnn cudnn.h libcudnn.so.9 CUDNN
   wheel nccl nccl.h libnccl.so.2 NCCL
   part build 60 "configured for sm_$arch" cmake -S . -B $build -G Ninja "${options[@]}" || { cat "$table"; exit 1; }
   found CUDNN cudnn_version.h CUDNN
+  if frontend=$(sed -n 's/^CUDNN_FRONTEND_INCLUDE:[^=]*=//p' $build/CMakeCache.txt) && [[ -f $frontend/cudnn_frontend.h ]]; then
+    row build "cuDNN's frontend" "$frontend"
+  else
+    fail build "cuDNN's frontend" "not found in .deps, .carry, or Python's package nvidia-cudnn-frontend: attention is by the own kernels"
+  fi
   found NCCL nccl.h NCCL
   part build "${budget[build]}" "trainer and the GPU tests" cmake --build $build -j "$(nproc)" --target trainer gpu_tests || { cat "$table"; exit 1; }
 fi
@@ -142,6 +151,7 @@ fi
 
 if wants kernels; then
   part kernels 120 "every kernel against its formula in f64" $build/tests/cuda/test_kernels_gpu
+  TRAINER_CUDNN=0 part kernels 60 "attention by the own kernels" $build/tests/cuda/test_kernels_gpu -tc='*attention*,*RoPE*,*heads*'
   part kernels 60 "every op and its gradient on the operands of PyTorch's goldens" $build/tests/cuda/test_kernel_goldens_gpu
 fi
 wants models && part models 120 "whole models against the CPU, captured against issued, reruns, bytes" $build/tests/cuda/test_models_gpu

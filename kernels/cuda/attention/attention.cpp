@@ -155,34 +155,7 @@ AttentionArguments forward_arguments(const Call& call, const Attention& a) {
   return at;
 }
 
-void run_forward(const Call& call, const Attention& a, FusedAttention* fused) {
-  AttentionArguments at = forward_arguments(call, a);
-  char* const workspace = static_cast<char*>(call.workspace);
-  find_documents(call, a, a.num_inputs() - 1, at, workspace);
-  rotate(call, a, at, workspace + document_bytes(a));
-  if (fused != nullptr)
-    fused->run(call, at, workspace + rotated_bytes(a));
-  else if (a.dtype == DType::f32)
-    attention_forward_f32(call, at);
-  else
-    attention_forward(call, a.dtype, at);
-}
-
-/// cuDNN's kernel, where it is wanted and the library takes the signature; where it refuses, a note says so.
-std::shared_ptr<FusedAttention> fused_for(const Signature& signature, const Attention& a, const Context& context) {
-  if (context.cudnn == nullptr || !uses_cudnn(signature)) return nullptr;
-  const std::vector<void*> addresses(signature.operands.size());  // only strides count
-  AttentionArguments at = forward_arguments({.operands = addresses}, a);
-  if (a.rotation.half > 0) at.q.stride = a.q_width(), at.k.stride = a.k_width();
-  const std::int64_t room = CudaTarget(context.capability, context.units).workspace_bytes(signature) - rotated_bytes(a);
-  std::string refused;
-  std::shared_ptr<FusedAttention> fused = fused_attention(context.cudnn, a.dtype, at, room, refused);
-  if (fused == nullptr && context.notes != nullptr)
-    context.notes->push_back(describe(signature) + " runs on the own kernel, since cuDNN does not take it: " + refused);
-  return fused;
-}
-
-void run_backward(const Call& call, const Attention& a) {
+AttentionArguments backward_arguments(const Call& call, const Attention& a) {
   AttentionArguments at = arguments_of(call, a);
   const int o = 1 + a.num_inputs();
   if (a.padded) at.lengths = operand<std::int32_t>(call, o - 1);
@@ -192,11 +165,119 @@ void run_backward(const Call& call, const Attention& a) {
   at.d_o = {operand<void>(call, 0), a.o_width()};
   at.o = {operand<void>(call, o), a.o_width()};
   at.lse = operand<float>(call, o + 1);
+  return at;
+}
+
+// ---- cuDNN's kernels
+
+/// The first `samples` of the arguments, with so many heads of keys, moved on by `sample` samples and `kv_head` heads.
+AttentionArguments piece_of(const Attention& a, const AttentionArguments& all, std::int64_t samples,
+                            std::int64_t kv_heads, std::int64_t sample = 0, std::int64_t kv_head = 0) {
+  const std::int64_t sharing = all.heads / all.kv_heads, head = kv_head * sharing;
+  const auto moved = [&](const HeadRows& rows, std::int64_t of_heads) -> HeadRows {
+    if (rows.data == nullptr) return rows;
+    return {advance(a, rows.data, sample * all.keys * rows.stride + of_heads * all.head_dim), rows.stride};
+  };
+  AttentionArguments at = all;
+  at.batch = static_cast<int>(samples);
+  at.kv_heads = static_cast<int>(kv_heads), at.heads = static_cast<int>(kv_heads * sharing);
+  at.q = moved(all.q, head), at.o = moved(all.o, head), at.d_o = moved(all.d_o, head), at.dq = moved(all.dq, head);
+  at.k = moved(all.k, kv_head), at.v = moved(all.v, kv_head);
+  at.dk = moved(all.dk, kv_head), at.dv = moved(all.dv, kv_head);
+  if (all.lse != nullptr) at.lse = all.lse + (sample * all.heads + head) * all.keys;
+  return at;
+}
+
+/// A plan of cuDNN's, and the pieces in which it is run.
+struct Fused {
+  std::shared_ptr<FusedAttention> plan;  ///< null: the own kernels
+  FusedGradPieces pieces;                ///< backward
+};
+
+FusedDevice device_of(const Context& context) {
+  return {.handle = context.cudnn, .description = {}, .capability = context.capability, .units = context.units};
+}
+
+/// As q and k are when they come rotated, for a plan: no addresses, only strides.
+void expect_rotated(const Attention& a, AttentionArguments& at) {
+  if (a.rotation.half > 0) at.q.stride = a.q_width(), at.k.stride = a.k_width();
+}
+
+/// Where the library refuses a signature, a note says so.
+void note_refusal(const Signature& signature, const Context& context, const std::string& refused) {
+  if (context.notes != nullptr)
+    context.notes->push_back(describe(signature) + " runs on the own kernel, since cuDNN does not take it: " + refused);
+}
+
+Fused fused_for(const Signature& signature, const Attention& a, const Context& context) {
+  if (context.cudnn == nullptr || !uses_cudnn(signature)) return {};
+  const std::vector<void*> addresses(signature.operands.size());
+  AttentionArguments at = forward_arguments({.operands = addresses}, a);
+  expect_rotated(a, at);
+  const std::int64_t room = CudaTarget(context.capability, context.units).workspace_bytes(signature) - rotated_bytes(a);
+  std::string refused;
+  Fused fused{fused_attention(device_of(context), a.dtype, at, room, refused), {}};
+  if (fused.plan == nullptr) note_refusal(signature, context, refused);
+  return fused;
+}
+
+Fused fused_grad_for(const Signature& signature, const Attention& a, const Context& context) {
+  if (context.cudnn == nullptr) return {};
+  const FusedGradPieces pieces = cudnn_pieces(signature, context.capability);
+  if (pieces.count == 0) return {};
+  const std::vector<void*> addresses(signature.operands.size());
+  AttentionArguments at = backward_arguments({.operands = addresses}, a);
+  expect_rotated(a, at);
+  std::string refused;
+  Fused fused{fused_attention_grad(device_of(context), a.dtype, piece_of(a, at, pieces.samples, pieces.kv_heads),
+                                   pieces.bytes, refused),
+              pieces};
+  if (fused.plan == nullptr) note_refusal(signature, context, refused);
+  return fused;
+}
+
+/// q and k of `at` come rotated; dq and dk leave turned back.
+void run_fused_grad(const Call& call, const Attention& a, const Fused& fused, const AttentionArguments& at,
+                    void* workspace) {
+  const FusedGradPieces& pieces = fused.pieces;
+  for (std::int64_t sample = 0; sample < at.batch; sample += pieces.samples)
+    for (std::int64_t kv_head = 0; kv_head < at.kv_heads; kv_head += pieces.kv_heads)
+      fused.plan->run(call, piece_of(a, at, pieces.samples, pieces.kv_heads, sample, kv_head), workspace);
+  if (a.rotation.half == 0) return;
+  // The gradient of a rotation is the rotation back, in place.
+  AttentionArguments turned = at;
+  turned.q = at.dq, turned.k = at.dk;
+  Rotation back = a.rotation;
+  for (double& turns : back.turns) turns = -turns;
+  rotate_heads(call, a.dtype, turned, back, at.dq, at.dk);
+}
+
+void run_forward(const Call& call, const Attention& a, const Fused& fused) {
+  AttentionArguments at = forward_arguments(call, a);
   char* const workspace = static_cast<char*>(call.workspace);
-  find_documents(call, a, o - 1, at, workspace);
-  at.delta = reinterpret_cast<float*>(workspace + document_bytes(a));
+  find_documents(call, a, a.num_inputs() - 1, at, workspace);
+  rotate(call, a, at, workspace + document_bytes(a));
+  if (fused.plan != nullptr)
+    fused.plan->run(call, at, workspace + rotated_bytes(a));
+  else if (a.dtype == DType::f32)
+    attention_forward_f32(call, at);
+  else
+    attention_forward(call, a.dtype, at);
+}
+
+void run_backward(const Call& call, const Attention& a, const Fused& fused) {
+  AttentionArguments at = backward_arguments(call, a);
+  char* const workspace = static_cast<char*>(call.workspace);
+  find_documents(call, a, a.num_inputs(), at, workspace);
+  char* const rotated = workspace + document_bytes(a);
+  char* const rest = rotated + rotated_bytes(a);
+  if (fused.plan != nullptr) {
+    rotate(call, a, at, rotated);
+    return run_fused_grad(call, a, fused, at, rest);
+  }
+  at.delta = reinterpret_cast<float*>(rest);
   attention_delta(call, a.dtype, at);
-  rotate(call, a, at, workspace + document_bytes(a) + aligned(a.query_tokens() * a.sizes.heads * 4));
+  rotate(call, a, at, rotated);
   if (a.dtype == DType::f32)
     attention_backward_f32(call, at, a.rotation);
   else
@@ -217,11 +298,10 @@ Prepared prepare_attention(const Signature& signature, const Context& context) {
     allow_attention_forward_f32(a.sizes.widest());
   else
     allow_attention_forward(a.dtype, a.sizes.widest());
-  return make_kernel(
-      [a, fused = fused_for(signature, a, context)](const Call& call) { run_forward(call, a, fused.get()); });
+  return make_kernel([a, fused = fused_for(signature, a, context)](const Call& call) { run_forward(call, a, fused); });
 }
 
-Prepared prepare_attention_grad(const Signature& signature, const Context&) {
+Prepared prepare_attention_grad(const Signature& signature, const Context& context) {
   const Attention a = attention_of(signature, 1);
   const int o = 1 + a.num_inputs();
   expect_operands(signature, static_cast<std::size_t>(o) + (a.packed ? 3 : 5));
@@ -234,7 +314,8 @@ Prepared prepare_attention_grad(const Signature& signature, const Context&) {
     allow_attention_backward_f32(a.sizes.widest());
   else
     allow_attention_backward(a.dtype, a.sizes.widest());
-  return make_kernel([a](const Call& call) { run_backward(call, a); });
+  return make_kernel(
+      [a, fused = fused_grad_for(signature, a, context)](const Call& call) { run_backward(call, a, fused); });
 }
 
 }  // namespace trainer::kernels::cuda

@@ -1,8 +1,8 @@
 // Attention on GPUs, between preparation (attention.cpp) and kernels. No device code here.
 //
-// Forward, cuDNN's fused attention (cudnn_attention.h) where uses_cudnn says so and the library takes it, else, and
-// always backward, own kernels, FlashAttention-2 without atomics: forward.cu and backward.cu on tensor cores for bf16
-// and f16, f32.cu by plain FMAs, passes.cu for what comes before. head_dim up to 256; any sequence.
+// cuDNN's fused kernels (cudnn_attention.h), the gradient in pieces, where uses_cudnn and cudnn_pieces say so and the
+// library takes them; else own kernels, FlashAttention-2 without atomics: forward.cu and backward.cu on tensor cores
+// for bf16 and f16, f32.cu by plain FMAs, passes.cu for what comes before. head_dim up to 256; any sequence.
 #pragma once
 
 #include <cstdint>

@@ -1,108 +1,148 @@
-// The graph of fused attention: product, scale, causal mask, softmax with its logarithms, product ("Graph API", fused
-// flash attention, in cuDNN's documentation; the library recognises this order of operations).
+// The graphs of fused attention, by cudnn-frontend's SDPA operations, and the plans that the library's heuristics
+// choose for them.
 #include "kernels/cuda/attention/cudnn_attention.h"
 
-#include <cudnn.h>
+#include <cudnn_frontend.h>
 
-#include <map>
+#include <unordered_map>
+#include <vector>
 
 #include "engine/core/error.h"
-#include "kernels/cuda/attention/cudnn_graph.h"
 #include "kernels/cuda/runtime/libraries.h"
 
 namespace trainer::kernels::cuda {
 namespace {
 
+namespace fe = cudnn_frontend;
+using fe::graph::Tensor_attributes;
+using TensorPtr = std::shared_ptr<Tensor_attributes>;
+
+/// The library refused; says why. Every caller has another way to compute.
+struct Refused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+void check(fe::error_t error) {
+  if (error.is_bad()) throw Refused(error.get_message());
+}
 void check(cudnnStatus_t status, const char* call) {
   if (status != CUDNN_STATUS_SUCCESS) throw IoError(std::string("cuDNN: ") + call + ": " + cudnnGetErrorString(status));
 }
 
+/// Tensors of a graph, and their names in a run's table of addresses.
+enum Id : std::int64_t { kQ = 1, kK, kV, kO, kLse, kDo, kDq, kDk, kDv };
+
 // Queries and keys are the same sequence here (uses_cudnn).
 
-/// A head's rows as [batch, heads, seq, head_dim].
-GraphTensor heads_of(GraphBuilder& graph, cudnnDataType_t type, const AttentionArguments& a, int heads,
-                     const HeadRows& rows) {
-  return graph.tensor(type, {a.batch, heads, a.keys, a.head_dim}, {a.keys * rows.stride, a.head_dim, rows.stride, 1});
+/// [batch, heads, seq, head_dim] of vectors of heads.
+Tensor_attributes heads_of(Id id, const AttentionArguments& a, int heads, const HeadRows& rows) {
+  return Tensor_attributes()
+      .set_uid(id)
+      .set_dim({a.batch, heads, a.keys, a.head_dim})
+      .set_stride({a.keys * rows.stride, a.head_dim, rows.stride, 1});
 }
-/// The same as [batch, heads, head_dim, seq].
-GraphTensor columns_of(GraphBuilder& graph, cudnnDataType_t type, const AttentionArguments& a, int heads,
-                       const HeadRows& rows) {
-  return graph.tensor(type, {a.batch, heads, a.head_dim, a.keys}, {a.keys * rows.stride, a.head_dim, 1, rows.stride});
+void leaves(const TensorPtr& tensor, const Tensor_attributes& as) {
+  tensor->set_output(true).set_uid(as.get_uid()).set_dim(as.get_dim()).set_stride(as.get_stride());
 }
-
-/// The scores, of a key after its query `hidden`.
-GraphTensor masked(GraphBuilder& graph, const GraphTensor& scores, const GraphTensor& hidden) {
-  const GraphTensor row = graph.index(scores, 2), column = graph.index(scores, 3), counts = graph.at_least(row, column);
-  return graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, &hidden, &counts);
-}
-
-struct ForwardGraph {
-  GraphBuilder graph;
-  GraphTensor q, k, v, o, lse, scale, hidden;
-};
-
-ForwardGraph forward_graph(cudnnDataType_t type, const AttentionArguments& a) {
-  ForwardGraph f;
-  GraphBuilder& g = f.graph;
-  f.q = heads_of(g, type, a, a.heads, a.q);
-  f.k = columns_of(g, type, a, a.kv_heads, a.k);
-  f.v = heads_of(g, type, a, a.kv_heads, a.v);
-  f.o = heads_of(g, type, a, a.heads, a.o);
+/// The natural logarithms of the rows' sums of exponentials.
+Tensor_attributes lse_of(const AttentionArguments& a) {
   const std::int64_t seq = a.keys;
-  f.lse = g.tensor(CUDNN_DATA_FLOAT, {a.batch, a.heads, seq, 1}, {a.heads * seq, seq, 1, 1});
-  f.scale = g.scalar();
-  GraphTensor scores = g.matmul(f.q, f.k);
-  scores = g.pointwise(CUDNN_POINTWISE_MUL, scores, &f.scale);
-  if (a.causal) {
-    f.hidden = g.scalar();
-    scores = masked(g, scores, f.hidden);
-  }
-  const GraphTensor largest = g.reduce_last(CUDNN_REDUCE_TENSOR_MAX, scores);
-  const GraphTensor shifted = g.pointwise(CUDNN_POINTWISE_SUB, scores, &largest),
-                    powers = g.pointwise(CUDNN_POINTWISE_EXP, shifted);
-  const GraphTensor sum = g.reduce_last(CUDNN_REDUCE_TENSOR_ADD, powers),
-                    logarithm = g.pointwise(CUDNN_POINTWISE_LOG, sum);
-  g.pointwise_to(CUDNN_POINTWISE_ADD, largest, &logarithm, f.lse);
-  const GraphTensor p = g.virtual_tensor(type, powers.shape, powers.strides);
-  g.pointwise_to(CUDNN_POINTWISE_DIV, powers, &sum, p);
-  g.matmul(p, f.v, f.o);
-  return f;
+  return Tensor_attributes()
+      .set_uid(kLse)
+      .set_dim({a.batch, a.heads, seq, 1})
+      .set_stride({a.heads * seq, seq, 1, 1})
+      .set_data_type(fe::DataType_t::FLOAT);
 }
 
-class CudnnForward final : public FusedAttention {
+template <typename Options>
+Options options_of(const AttentionArguments& a) {
+  Options options;
+  options.set_attn_scale(a.scale);
+  if (a.causal) options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  return options;
+}
+
+void add_forward(fe::graph::Graph& graph, const AttentionArguments& a) {
+  const TensorPtr q = graph.tensor(heads_of(kQ, a, a.heads, a.q)), k = graph.tensor(heads_of(kK, a, a.kv_heads, a.k)),
+                  v = graph.tensor(heads_of(kV, a, a.kv_heads, a.v));
+  auto options = options_of<fe::graph::SDPA_attributes>(a);
+  const auto [o, lse] = graph.sdpa(q, k, v, options.set_name("attention").set_generate_stats(true));
+  leaves(o, heads_of(kO, a, a.heads, a.o));
+  leaves(lse, lse_of(a));
+  lse->set_data_type(fe::DataType_t::FLOAT);
+}
+
+void add_backward(fe::graph::Graph& graph, const AttentionArguments& a) {
+  const TensorPtr q = graph.tensor(heads_of(kQ, a, a.heads, a.q)), k = graph.tensor(heads_of(kK, a, a.kv_heads, a.k)),
+                  v = graph.tensor(heads_of(kV, a, a.kv_heads, a.v)), o = graph.tensor(heads_of(kO, a, a.heads, a.o)),
+                  d_o = graph.tensor(heads_of(kDo, a, a.heads, a.d_o)), lse = graph.tensor(lse_of(a));
+  auto options = options_of<fe::graph::SDPA_backward_attributes>(a);
+  const auto [dq, dk, dv] =
+      graph.sdpa_backward(q, k, v, o, d_o, lse, options.set_name("attention_grad").set_deterministic_algorithm(true));
+  leaves(dq, heads_of(kDq, a, a.heads, a.dq));
+  leaves(dk, heads_of(kDk, a, a.kv_heads, a.dk));
+  leaves(dv, heads_of(kDv, a, a.kv_heads, a.dv));
+}
+
+/// A graph with its plan.
+class CudnnAttention final : public FusedAttention {
  public:
-  CudnnForward(cudnnHandle_t handle, const ForwardGraph& graph, GraphPlan plan, const AttentionArguments& sizes)
-      : handle_(handle), plan_(std::move(plan)), causal_(sizes.causal), scale_(sizes.scale) {
-    ids_ = {graph.q.id, graph.k.id, graph.v.id, graph.o.id, graph.lse.id, graph.scale.id, graph.hidden.id};
+  using Add = void (*)(fe::graph::Graph&, const AttentionArguments&);
+
+  CudnnAttention(const FusedDevice& device, DType dtype, const AttentionArguments& sizes, Add add,
+                 std::int64_t workspace_limit)
+      : handle_(device.handle) {
+    graph_.set_io_data_type(dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT)
+        .set_sm_version(device.capability)
+        .set_sm_count(device.units);
+    if (handle_ == nullptr) {
+      const auto properties = std::make_shared<fe::DeviceProperties>();
+      check(properties->deserialize({device.description.begin(), device.description.end()}));
+      graph_.set_device_properties(properties);
+    }
+    add(graph_, sizes);
+    check(graph_.validate());
+    check(handle_ == nullptr ? graph_.build_operation_graph() : graph_.build_operation_graph(handle_));
+    check(graph_.create_execution_plans({fe::HeurMode_t::A}));
+    graph_.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
+    graph_.deselect_workspace_greater_than(workspace_limit);
+    check(graph_.check_support());
+    check(graph_.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE));
+    check(graph_.get_workspace_size(workspace_bytes_));
+    if (workspace_bytes_ > workspace_limit)
+      throw Refused("its plan needs " + std::to_string(workspace_bytes_) + " bytes of workspace of " +
+                    std::to_string(workspace_limit));
   }
+
+  std::int64_t workspace_bytes() const override { return workspace_bytes_; }
 
   void run(const Call& call, const AttentionArguments& at, void* workspace) override {
     check(cudnnSetStream(handle_, stream_of(call)), "cudnnSetStream");
-    check(cudnnBackendExecute(handle_, plan_.get(), pack_for(at, workspace).get()), "cudnnBackendExecute of attention");
+    std::unordered_map<std::int64_t, void*> addresses{
+        {kQ, at.q.data}, {kK, at.k.data}, {kV, at.v.data}, {kO, at.o.data}, {kLse, at.lse}};
+    if (at.d_o.data != nullptr)
+      addresses.insert({{kDo, at.d_o.data}, {kDq, at.dq.data}, {kDk, at.dk.data}, {kDv, at.dv.data}});
+    fe::error_t error = graph_.execute(handle_, addresses, workspace);
+    if (error.is_bad()) throw IoError("cuDNN: attention: " + error.get_message());
   }
 
  private:
-  using Addresses = std::array<void*, 7>;
-
-  /// A pack is made when its addresses come first, and kept: layers that share a kernel come back with the same in
-  /// every step.
-  const Descriptor& pack_for(const AttentionArguments& at, void* workspace) {
-    const Addresses addresses{at.q.data, at.k.data, at.v.data, at.o.data, at.lse, &scale_, &hidden_};
-    const std::size_t count = causal_ ? addresses.size() : addresses.size() - 1;
-    const std::pair<Addresses, void*> key{addresses, workspace};
-    const auto found = packs_.find(key);
-    if (found != packs_.end()) return found->second;
-    return packs_.emplace(key, variant_pack(std::span(ids_).first(count), std::span(addresses).first(count), workspace))
-        .first->second;
-  }
-
   cudnnHandle_t handle_;
-  GraphPlan plan_;
-  bool causal_;
-  float scale_, hidden_ = masked_score(cudnnGetVersion());
-  std::array<std::int64_t, 7> ids_{};
-  std::map<std::pair<Addresses, void*>, Descriptor> packs_;
+  fe::graph::Graph graph_;
+  std::int64_t workspace_bytes_ = 0;
 };
+
+std::unique_ptr<FusedAttention> made(const FusedDevice& device, DType dtype, const AttentionArguments& sizes,
+                                     CudnnAttention::Add add, std::int64_t workspace_limit, std::string& refused) {
+  try {
+    return std::make_unique<CudnnAttention>(device, dtype, sizes, add, workspace_limit);
+  } catch (const Refused& error) {
+    refused = error.what();
+    return nullptr;
+  }
+}
 
 }  // namespace
 
@@ -116,15 +156,15 @@ void close_cudnn(cudnnContext* handle) {
   if (handle != nullptr) cudnnDestroy(handle);
 }
 
-std::unique_ptr<FusedAttention> fused_attention(cudnnContext* handle, DType dtype, const AttentionArguments& sizes,
-                                                std::int64_t workspace_bytes, std::string& refused) {
-  try {
-    const ForwardGraph graph = forward_graph(dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF, sizes);
-    return std::make_unique<CudnnForward>(handle, graph, graph.graph.plan(device_of(handle), workspace_bytes), sizes);
-  } catch (const GraphError& error) {
-    refused = error.what();
-    return nullptr;
-  }
+std::unique_ptr<FusedAttention> fused_attention(const FusedDevice& device, DType dtype, const AttentionArguments& sizes,
+                                                std::int64_t workspace_limit, std::string& refused) {
+  return made(device, dtype, sizes, add_forward, workspace_limit, refused);
+}
+
+std::unique_ptr<FusedAttention> fused_attention_grad(const FusedDevice& device, DType dtype,
+                                                     const AttentionArguments& sizes, std::int64_t workspace_limit,
+                                                     std::string& refused) {
+  return made(device, dtype, sizes, add_backward, workspace_limit, refused);
 }
 
 }  // namespace trainer::kernels::cuda

@@ -1,13 +1,12 @@
-// attention by cuDNN's fused kernels. A build without cuDNN has no_cudnn.cpp instead, which refuses. No header of cuDNN
-// here.
+// attention and its gradient by cuDNN's fused kernels, through cudnn-frontend. A build without them has no_cudnn.cpp
+// instead, which refuses. No header of cuDNN here.
 //
-// The forward pass alone: what cuDNN 9.19 offers for the gradient either adds to dq in an order that differs from run
-// to run, or takes batch · heads · seq² · 2 bytes of workspace (plans made for compute capabilities 8.0, 9.0 and 10.0
-// say so), and neither may be.
+// Plans are deterministic: engines that add to dq in an order that differs from run to run are left out. What is left
+// writes the gradients of the scores to memory (fused_grad in target.h says how many bytes, and cuts the work so that
+// they are few), except on Blackwell, where dq is added to in order.
 #pragma once
 
-#include <cstddef>
-#include <limits>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -17,21 +16,29 @@ struct cudnnContext;
 
 namespace trainer::kernels::cuda {
 
-/// The score of a key that is masked, for a library of `version` (91000 is 9.10.0): −∞ is right since 9.10. Before, the
-/// library took the least finite number (cudnn-frontend, utils/attn_score_modifiers.h).
-constexpr float masked_score(std::size_t version) {
-  return version < 91000 ? std::numeric_limits<float>::lowest() : -std::numeric_limits<float>::infinity();
-}
+/// What plans are made for: the device of a handle, or one that is described, which needs no GPU.
+struct FusedDevice {
+  cudnnContext* handle = nullptr;
+  std::string description;  ///< without a handle: CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION
+  int capability = 0;       ///< 90 for 9.0
+  int units = 0;            ///< streaming multiprocessors
+};
 
 class FusedAttention {
  public:
   virtual ~FusedAttention() = default;
-  /// `at.q` and `at.k` come rotated; the workspace has the bytes that preparation was given.
+  virtual std::int64_t workspace_bytes() const = 0;
+  /// q and k come rotated; of the gradient, dq and dk leave so. The workspace is 256-byte aligned.
   virtual void run(const Call& call, const AttentionArguments& at, void* workspace) = 0;
 };
 
-/// For arguments of these sizes and strides (addresses do not count), or null, and then `refused` says why.
-std::unique_ptr<FusedAttention> fused_attention(cudnnContext* handle, DType dtype, const AttentionArguments& sizes,
-                                                std::int64_t workspace_bytes, std::string& refused);
+/// For arguments of these sizes and strides (addresses do not count), within so many bytes of workspace; or null, and
+/// then `refused` says why.
+std::unique_ptr<FusedAttention> fused_attention(const FusedDevice& device, DType dtype, const AttentionArguments& sizes,
+                                                std::int64_t workspace_limit, std::string& refused);
+/// The same of the gradient.
+std::unique_ptr<FusedAttention> fused_attention_grad(const FusedDevice& device, DType dtype,
+                                                     const AttentionArguments& sizes, std::int64_t workspace_limit,
+                                                     std::string& refused);
 
 }  // namespace trainer::kernels::cuda

@@ -21,6 +21,7 @@ struct Settings {
   std::int64_t memory = std::int64_t{1} << 34;  ///< bytes of each device
   const char* name = "NVIDIA H200";
   int work_us = 0;            ///< that each piece of work on a stream takes at least
+  bool cudnn = false;         ///< whether devices that are opened have cuDNN
   bool windows_fail = false;  ///< NCCL's, after it has accepted their registration
 };
 Settings& settings();
@@ -31,6 +32,8 @@ struct Counts {
   std::int64_t allocated = 0;  ///< bytes at present
 };
 Counts counts();
+/// Runs of cuDNN's kernels since the start.
+std::int64_t cudnn_runs();
 
 /// Something on a stream: called again and again until it returns true. Libraries put their work there.
 using Work = std::function<bool()>;

@@ -5,7 +5,10 @@
 
 namespace trainer::kernels::test {
 
-void choose_device() { emulated::settings().units = 5; }
+void choose_device() {
+  emulated::settings().units = 5;
+  emulated::settings().cudnn = true;
+}
 std::uint64_t num_orders() { return 4; }
 void set_order(std::uint64_t order) { emulated::settings().order = order; }
 std::string order_name(std::uint64_t order) { return ", emulated in order " + std::to_string(order); }
