@@ -51,6 +51,8 @@ class Backward {
     for (std::int64_t item = begin; item < end; ++item) {
       batch_ = item / s_.kv_heads;
       kv_head_ = item % s_.kv_heads;
+      const std::int64_t next = item + 1;
+      next_ = next < end ? NextHead(s_, at_, next / s_.kv_heads, next % s_.kv_heads) : NextHead();
       const int key_blocks = static_cast<int>(s_.key_blocks()), first = static_cast<int>(s_.first_seen(0)),
                 seen = static_cast<int>(s_.seen_blocks(s_.query_blocks() - 1));
       for (int block = first; block < seen; ++block) pack_keys(block);
@@ -119,6 +121,7 @@ class Backward {
       const Block pair = s_.block_of(index, block, rows.end, length(block * kAttentionBlock));
       const bool begins = first_head && (index == 0 || pair.diagonal);
       scores(block, pair.diagonal);
+      next_.ask();
       if (s_.softcap != 0) cap();
       if (pair.masked() || pair.keys < kBlock)
         gradients<true>(pair);
@@ -222,6 +225,7 @@ class Backward {
   const int width_, dims_, v_dims_;
   const float scale_;
   Scratch m_{};
+  NextHead next_;
   std::int64_t batch_ = 0, kv_head_ = 0;
 };
 
