@@ -70,7 +70,7 @@ if [[ (-n ${CUDAARCHS:-} || -n $(command -v nvidia-smi)) && ! -e .deps/include/c
     mkdir -p .deps/include
     cp -a "$frontend"/x/include/. .deps/include/
   else
-    echo "setup: it could not be had; attention on GPUs will be by the own kernels" >&2
+    echo "setup: the download failed; attention on GPUs will be by the own kernels" >&2
   fi
   rm -rf "$frontend"
 fi

@@ -3,8 +3,8 @@
 // (kernels/cuda/attention/cudnn_attention.h).
 //
 // cuDNN's deterministic gradient keeps the gradients of the scores (dP) of all heads in its workspace, 2 bytes each,
-// and makes dq of them in a second kernel; on Blackwell it adds to dq in order instead. Where keys are shared by heads
-// it also keeps dk and dv of each head. The formulas are those of the plans of cuDNN 9.19
+// and makes dq of them in a second kernel; on compute capability 10.x it adds to dq in order instead. Where keys are
+// shared by heads it also keeps dk and dv of each head. The formulas are those of the plans of cuDNN 9.19
 // (tests/cuda/cudnn_plans_test.cpp).
 #pragma once
 
@@ -36,9 +36,10 @@ struct FusedGradPieces {
   std::int64_t count = 0;
   std::int64_t bytes = 0;         ///< of workspace, at most
   std::int64_t scores_bytes = 0;  ///< of it, of the gradients of scores
+  std::int64_t heads_bytes = 0;   ///< of it, of dk and dv of each head
 };
 
-/// Above this, larger pieces gain nothing: four heads of 8,192 tokens are 256 blocks of 128 rows.
+/// Larger pieces are not expected to gain: four heads of 8,192 tokens are 256 blocks of 128 rows.
 inline constexpr std::int64_t kFusedGradBytes = std::int64_t{640} << 20;
 
 /// Of a device with this compute capability (90 for 9.0). Before 9.0 and on consumers' cards, whose tensor cores the
@@ -51,8 +52,8 @@ constexpr FusedGradPieces fused_grad_pieces(const FusedAttentionShape& a, int ca
     const auto padded = [&](std::int64_t to) { return (a.keys + to - 1) / to * to; };
     FusedGradPieces p{samples, kv_heads, a.batch / samples * (a.kv_heads / kv_heads)};
     if (!in_order) p.scores_bytes = samples * heads * padded(64) * padded(128) * 2;
-    const std::int64_t of_heads = a.heads == a.kv_heads ? 0 : 2 * rows * a.head_dim * (in_order ? 4 : 2);
-    p.bytes = p.scores_bytes + of_heads + rows * 4 + 1024;
+    p.heads_bytes = a.heads == a.kv_heads ? 0 : 2 * rows * a.head_dim * (in_order ? 4 : 2);
+    p.bytes = p.scores_bytes + p.heads_bytes + rows * 4 + 1024;
     return p;
   };
   const auto largest = [](std::int64_t n, auto fits) {
@@ -60,7 +61,11 @@ constexpr FusedGradPieces fused_grad_pieces(const FusedAttentionShape& a, int ca
       if (n % d == 0 && fits(d)) return d;
     return std::int64_t{0};
   };
-  const auto fits = [](const FusedGradPieces& p) { return p.bytes <= kFusedGradBytes; };
+  // A piece's part of lse, a number a row, begins at a multiple of 16 bytes.
+  const auto fits = [&](const FusedGradPieces& p) {
+    const std::int64_t rows = p.samples * (a.heads / a.kv_heads) * p.kv_heads * a.keys;
+    return p.bytes <= kFusedGradBytes && (p.count == 1 || rows % 4 == 0);
+  };
   if (const std::int64_t samples = largest(a.batch, [&](std::int64_t n) { return fits(piece(n, a.kv_heads)); }))
     return piece(samples, a.kv_heads);
   if (const std::int64_t kv_heads = largest(a.kv_heads, [&](std::int64_t n) { return fits(piece(1, n)); }))

@@ -116,8 +116,10 @@ Estimate gpu_attention(const DeviceModel& device, const Attention& a) {
   piece.batch = a.pieces.samples;
   piece.bytes /= count;
   Estimate estimate = in_one_piece(device, piece);
-  // Under a causal mask half of them are neither written nor read.
-  estimate.us += 2 * static_cast<double>(a.pieces.scores_bytes) * (a.causal ? 0.5 : 1) / bytes_per_us(device);
+  // Written and read: of the gradients of scores under a causal mask half.
+  const double moved =
+      static_cast<double>(a.pieces.scores_bytes) * (a.causal ? 0.5 : 1) + static_cast<double>(a.pieces.heads_bytes);
+  estimate.us += 2 * moved / bytes_per_us(device);
   estimate.us = count * estimate.us + (count - 1) * device.launch_us.value;
   return estimate;
 }

@@ -273,8 +273,10 @@ Estimate alone(const DeviceModel& device, const Signature& s) {
     case WorkClass::convolution:
       return gpu_product(device, conv_product(s, cost));
     case WorkClass::attention: {
-      const Estimate fused = gpu_attention(device, attention_of(device, s, cost));
-      const double rope = rope_bytes(s);
+      const Attention attention = attention_of(device, s, cost);
+      const Estimate fused = gpu_attention(device, attention);
+      // The own kernel turns dq and dk back before it writes them; after cuDNN's that is a pass like the one before.
+      const double rope = rope_bytes(s) * (attention.backward && attention.pieces.count > 0 ? 2 : 1);
       const bool block = s.op == Op::attention_block || s.op == Op::attention_block_grad;
       const Estimate joined = block ? plus(fused, passes_of_block(device, s)) : fused;
       return rope > 0 ? plus(joined, stream(device, s, Cost{}, rope)) : joined;

@@ -65,7 +65,9 @@ void* workspace_of(std::int64_t bytes) {
 class CudaRunner final : public Runner {
  public:
   CudaRunner(std::uint64_t order, bool cudnn) : order_(order), cudnn_(cudnn) {}
-  std::string name() const override { return device().name() + order_name(order_) + (cudnn_ ? ", with cuDNN" : ""); }
+  std::string name() const override {
+    return device().name() + order_name(order_) + (cudnn_ && device().context().cudnn != nullptr ? ", with cuDNN" : "");
+  }
   int family() const override { return cudnn_ ? 1 : 0; }
   bool rounds_factors() const override { return true; }
 

@@ -176,6 +176,7 @@ TEST_CASE("pieces of attention's gradient are whole samples, or groups of heads,
   CHECK(pieces(1, 131072, 32, 8, 128, 90).count == 0);   // one head takes more
   CHECK(pieces(1, 131072, 32, 8, 128, 100).count == 8);  // Blackwell keeps no scores, but dk and dv of each head
   CHECK(pieces(7, 2048, 16, 16, 64, 90).samples == 1);   // of seven samples two take 256 MiB, but seven is prime
+  CHECK(pieces(1, 4095, 25, 25, 64, 90).count == 0);     // parts of lse would begin at 12 bytes modulo 16
   CHECK(pieces(64, 1024, 12, 12, 64, 80).count == 0);
   CHECK(pieces(64, 1024, 12, 12, 64, 120).count == 0);
   for (const std::int64_t batch : {1, 3, 64, 100})
@@ -186,5 +187,6 @@ TEST_CASE("pieces of attention's gradient are whole samples, or groups of heads,
         CHECK(p.bytes <= kFusedGradBytes);
         CHECK(p.count * p.samples * p.kv_heads == batch * 4);
         CHECK((p.samples == 1 || p.kv_heads == 4));
+        CHECK((p.count == 1 || p.samples * 4 * p.kv_heads * seq % 4 == 0));
       }
 }

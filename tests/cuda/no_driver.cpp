@@ -1,8 +1,9 @@
 // libcuda.so.1 for a machine without a GPU, so that cuDNN makes plans for devices that are described to it: kernels are
 // "loaded" and asked about, and whatever else a plan wants of the driver succeeds. Nothing can be run: cuInit finds no
-// device. Declared without arguments, since nobody looks at them: callers clean up (System V ABI).
+// device. Arguments that nobody looks at are not declared: callers clean up (System V ABI).
 #include <dlfcn.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -20,6 +21,10 @@ int cuDriverGetVersion(int* version) { return *version = kVersion, kSuccess; }
 int cuDeviceGetCount(int* count) { return *count = 1, kSuccess; }
 int cuDeviceGet(int* device) { return *device = 0, kSuccess; }
 int cuCtxGetCurrent(void** context) { return *context = nullptr, kSuccess; }
+int cuCtxGetDevice(int* device) { return *device = 0, kSuccess; }
+int cuCtxGetLimit(std::size_t* limit) { return *limit = 0, kSuccess; }
+int cuGetErrorName(int, const char** text) { return *text = "none", kSuccess; }
+int cuGetErrorString(int, const char** text) { return *text = "none", kSuccess; }
 
 // Handles are never looked into.
 #define HANDLE(name) \
@@ -32,7 +37,7 @@ HANDLE(cuModuleLoadData)
 HANDLE(cuModuleLoadDataEx)
 HANDLE(cuModuleLoadFatBinary)
 HANDLE(cuModuleGetFunction)
-HANDLE(cuLinkCreate)
+HANDLE(cuDevicePrimaryCtxRetain)
 
 // Of a kernel, as large a number as any of them may have.
 #define NUMBER(name) \
@@ -42,26 +47,25 @@ NUMBER(cuFuncGetAttribute)
 NUMBER(cuDeviceGetAttribute)
 NUMBER(cuOccupancyMaxPotentialClusterSize)
 
+#define REFUSE(name) \
+  int name() { return kNotSupported; }
+REFUSE(cuLinkCreate)
+REFUSE(cuLinkAddData)
+REFUSE(cuLinkComplete)
+REFUSE(cuLinkDestroy)
+
 #define SUCCEED(name) \
   int name() { return kSuccess; }
-SUCCEED(cuCtxGetDevice)
-SUCCEED(cuCtxGetLimit)
 SUCCEED(cuCtxPopCurrent)
 SUCCEED(cuCtxPushCurrent)
 SUCCEED(cuDevicePrimaryCtxRelease)
 SUCCEED(cuDevicePrimaryCtxReset)
-SUCCEED(cuDevicePrimaryCtxRetain)
 SUCCEED(cuFuncSetAttribute)
-SUCCEED(cuGetErrorName)
-SUCCEED(cuGetErrorString)
 SUCCEED(cuKernelSetAttribute)
 SUCCEED(cuLaunchCooperativeKernel)
 SUCCEED(cuLaunchKernel)
 SUCCEED(cuLaunchKernelEx)
 SUCCEED(cuLibraryUnload)
-SUCCEED(cuLinkAddData)
-SUCCEED(cuLinkComplete)
-SUCCEED(cuLinkDestroy)
 SUCCEED(cuModuleUnload)
 SUCCEED(cuStreamGetCtx)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a machine with a GPU and no network needs besides the repository: the libraries that tools/setup.sh would install, in one archive,
-# .carry/deps.tar.xz (some 15 MB), which check.sh unpacks where the system lacks them. For Debian and Ubuntu on x86-64.
+# .carry/deps.tar.xz (some 15 MB), which check.sh unpacks where the system lacks them (where it has the rest, of cuDNN's frontend the headers). For Debian and Ubuntu on x86-64.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 CUDAARCHS=${CUDAARCHS:-90} tools/setup.sh  # with what only builds for GPUs need
@@ -20,7 +20,9 @@ find "$work/root/usr/lib" -name '*.so' -type l -lname '/*' | while read -r link;
 mkdir "$work/deps"
 cp -a "$work"/root/usr/include "$work"/root/usr/lib "$work"/root/usr/share "$work/deps/"
 rm -rf "$work"/deps/share/doc "$work"/deps/share/man
-[[ -d .deps ]] && cp -a .deps/include .deps/lib "$work/deps/"
+for folder in include lib; do
+  if [[ -d .deps/$folder ]]; then cp -a ".deps/$folder" "$work/deps/"; fi
+done
 mkdir -p .carry
 tar -C "$work/deps" -cJf .carry/deps.tar.xz .
 ls -lh .carry/deps.tar.xz

@@ -2,7 +2,8 @@
 # Everything that only a GPU can show, what is worth most first: builds for the GPU it finds, holds every kernel to its formula and whole models
 # to the CPU, times real sizes and checks their losses, runs 2 and 4 NCCL ranks on the one GPU, looks for bad accesses and races, and times
 # torch.compile. Needs the CUDA Toolkit, cmake, ninja, python3 and, for the peer, PyTorch; cuDNN and NCCL from the Toolkit's folders or from
-# Python's packages (nvidia-cudnn-cu13, nvidia-nccl-cu13); where other libraries are missing, the archive of carry.sh. Ends within 9 minutes.
+# Python's packages (nvidia-cudnn-cu13, nvidia-nccl-cu13), the headers of cuDNN's frontend from tools/setup.sh, carry.sh's archive or its package
+# (nvidia-cudnn-frontend); where other libraries are missing, the archive of carry.sh. Ends within 9 minutes.
 #
 #   tools/gpu/check.sh [--out DIR] [--only build,kernels,models,speed,ranks,sanitizer,peers] [--minutes 9]
 #
@@ -126,21 +127,27 @@ wheel() {
 if wants build; then
   options=(-DCMAKE_BUILD_TYPE=Release -DTRAINER_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=$arch-real" -DTRAINER_WERROR=OFF -DTRAINER_BENCHMARKS=OFF)
   if [[ -e .carry/deps.tar.xz ]]; then
-    mkdir -p .carry/deps && tar -C .carry/deps -xJf .carry/deps.tar.xz
-    echo '#include <yaml-cpp/yaml.h>' | c++ -x c++ -fsyntax-only - 2>/dev/null || options+=(-DCMAKE_PREFIX_PATH="$PWD/.carry/deps")
+    mkdir -p .carry/frontend && tar -C .carry/frontend -xJf .carry/deps.tar.xz --wildcards './include/cudnn_*'
+    if ! echo '#include <yaml-cpp/yaml.h>' | c++ -x c++ -fsyntax-only - 2>/dev/null; then
+      mkdir -p .carry/deps && tar -C .carry/deps -xJf .carry/deps.tar.xz
+      options+=(-DCMAKE_PREFIX_PATH="$PWD/.carry/deps")
+    fi
   fi
   # The headers of cuDNN's frontend: of tools/setup.sh, of the archive, or of Python's package.
-  for folder in .deps/include .carry/deps/include "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)/include"; do
+  for folder in .deps/include .carry/frontend/include "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null)/include"; do
     if [[ -f $folder/cudnn_frontend.h ]]; then options+=("-DCUDNN_FRONTEND_INCLUDE=$(realpath "$folder")"); break; fi
   done
   wheel cudnn cudnn.h libcudnn.so.9 CUDNN
   wheel nccl nccl.h libnccl.so.2 NCCL
   part build 60 "configured for sm_$arch" cmake -S . -B $build -G Ninja "${options[@]}" || { cat "$table"; exit 1; }
   found CUDNN cudnn_version.h CUDNN
-  if frontend=$(sed -n 's/^CUDNN_FRONTEND_INCLUDE:[^=]*=//p' $build/CMakeCache.txt) && [[ -f $frontend/cudnn_frontend.h ]]; then
-    row build "cuDNN's frontend" "$frontend"
-  else
+  frontend=$(sed -n 's/^CUDNN_FRONTEND_INCLUDE:[^=]*=//p' $build/CMakeCache.txt)
+  if [[ ! -f $frontend/cudnn_frontend.h ]]; then
     fail build "cuDNN's frontend" "not found in .deps, .carry, or Python's package nvidia-cudnn-frontend: attention is by the own kernels"
+  elif grep -q '^TRAINER_CUDNN:[^=]*=OFF' $build/CMakeCache.txt; then
+    fail build "cuDNN's frontend" "$frontend: too old, or the Toolkit has no NVRTC: attention is by the own kernels"
+  else
+    row build "cuDNN's frontend" "$frontend"
   fi
   found NCCL nccl.h NCCL
   part build "${budget[build]}" "trainer and the GPU tests" cmake --build $build -j "$(nproc)" --target trainer gpu_tests || { cat "$table"; exit 1; }

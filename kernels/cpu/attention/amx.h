@@ -169,9 +169,9 @@ VEC_INLINE F32 pair_words(F32 low, F32 high) {
 
 // ---- the next head
 
-/// What heads are copied from lies a row of all heads apart, and the processor does not foresee it: the rows that the
-/// gradient reads of the next head of keys, and of the queries that share it, are asked for beside the blocks of this
-/// one.
+/// Rows of one head lie a full row of all heads apart, so the hardware prefetcher does not follow them. This class
+/// prefetches what the gradient reads of the next head of keys, and of the queries that share it, while the loops work
+/// on this one.
 class NextHead {
  public:
   NextHead() = default;

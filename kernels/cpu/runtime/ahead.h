@@ -1,5 +1,5 @@
-// Memory that is read soon, for loops files: asked for line by line beside other work, where the processor does not
-// foresee it.
+// Prefetches memory that a loop will read soon, a few cache lines at a time, where the hardware prefetcher does not.
+// For loops files.
 #pragma once
 
 #include <cstdint>

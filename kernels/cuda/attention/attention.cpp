@@ -170,7 +170,7 @@ AttentionArguments backward_arguments(const Call& call, const Attention& a) {
 
 // ---- cuDNN's kernels
 
-/// The first `samples` of the arguments, with so many heads of keys, moved on by `sample` samples and `kv_head` heads.
+/// `samples` samples and `kv_heads` heads of keys of the arguments, from sample `sample` and head `kv_head` on.
 AttentionArguments piece_of(const Attention& a, const AttentionArguments& all, std::int64_t samples,
                             std::int64_t kv_heads, std::int64_t sample = 0, std::int64_t kv_head = 0) {
   const std::int64_t sharing = all.heads / all.kv_heads, head = kv_head * sharing;

@@ -136,10 +136,16 @@ class CudnnAttention final : public FusedAttention {
 
 std::unique_ptr<FusedAttention> made(const FusedDevice& device, DType dtype, const AttentionArguments& sizes,
                                      CudnnAttention::Add add, std::int64_t workspace_limit, std::string& refused) {
+  // The frontend masks the last keys for older libraries, by lengths that it copies to the device before every run.
+  if (sizes.keys % 128 != 0 && cudnnGetVersion() < 91600) {
+    refused = "sequences that are no multiple of 128 tokens need cuDNN 9.16 or newer";
+    return nullptr;
+  }
   try {
     return std::make_unique<CudnnAttention>(device, dtype, sizes, add, workspace_limit);
-  } catch (const Refused& error) {
-    refused = error.what();
+  } catch (const std::runtime_error& error) {  // Refused, and what the frontend throws itself
+    const std::string why = error.what();
+    refused = why.substr(0, why.find('\n'));
     return nullptr;
   }
 }

@@ -1,9 +1,9 @@
 // attention and its gradient by cuDNN's fused kernels, through cudnn-frontend. A build without them has no_cudnn.cpp
 // instead, which refuses. No header of cuDNN here.
 //
-// Plans are deterministic: engines that add to dq in an order that differs from run to run are left out. What is left
-// writes the gradients of the scores to memory (fused_grad in target.h says how many bytes, and cuts the work so that
-// they are few), except on Blackwell, where dq is added to in order.
+// Plans are deterministic: engines that add to dq in an order that differs from run to run are left out. Those that are
+// left write the gradients of the scores to memory, except on compute capability 10.x, where dq is added to in order
+// (engine/core/fused_attention.h says how many bytes that takes, and cuts the work into pieces so that they are few).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// In place of cudnn_attention.cpp in a build that has no cuDNN, or not its frontend.
+// In place of cudnn_attention.cpp in a build without cuDNN, its frontend, or NVRTC, which the frontend links.
 #include "kernels/cuda/attention/cudnn_attention.h"
 #include "kernels/cuda/runtime/libraries.h"
 
@@ -9,7 +9,7 @@ void close_cudnn(cudnnContext*) {}
 
 std::unique_ptr<FusedAttention> fused_attention(const FusedDevice&, DType, const AttentionArguments&, std::int64_t,
                                                 std::string& refused) {
-  refused = "this build has no cuDNN";
+  refused = "this build has no cuDNN with its frontend";
   return nullptr;
 }
 

@@ -138,7 +138,7 @@ class EmulatedAttention final : public FusedAttention {
                        at.keys == sizes_.keys && as_planned(at.q, sizes_.q) && as_planned(at.k, sizes_.k) &&
                        as_planned(at.v, sizes_.v) && as_planned(at.o, sizes_.o) && as_planned(at.d_o, sizes_.d_o) &&
                        as_planned(at.dq, sizes_.dq) && as_planned(at.dk, sizes_.dk) && as_planned(at.dv, sizes_.dv) &&
-                       (bytes_ == 0 || aligned_to(workspace, 256));
+                       aligned_to(at.lse, 16) && (bytes_ == 0 || aligned_to(workspace, 256));
     ++runs;
     if (!right) throw IoError("cuDNN: attention: the operands are not those that the plan was made for");
     emulated::enqueue(
