@@ -8,7 +8,6 @@
 // (tests/cuda/cudnn_plans_test.cpp).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "engine/core/dtype.h"
@@ -47,11 +46,14 @@ inline constexpr std::int64_t kFusedGradBytes = std::int64_t{640} << 20;
 constexpr FusedGradPieces fused_grad_pieces(const FusedAttentionShape& a, int capability) {
   const bool in_order = capability / 10 == 10;
   if (!has_fused_kernel(a) || (capability / 10 != 9 && !in_order)) return {};
+  const auto heads_of = [&](std::int64_t samples, std::int64_t kv_heads) {
+    return samples * (a.heads / a.kv_heads * kv_heads);
+  };
   const auto piece = [&](std::int64_t samples, std::int64_t kv_heads) {
-    const std::int64_t heads = a.heads / a.kv_heads * kv_heads, rows = samples * heads * a.keys;
+    const std::int64_t heads = heads_of(samples, kv_heads), rows = heads * a.keys;
     const auto padded = [&](std::int64_t to) { return (a.keys + to - 1) / to * to; };
     FusedGradPieces p{samples, kv_heads, a.batch / samples * (a.kv_heads / kv_heads)};
-    if (!in_order) p.scores_bytes = samples * heads * padded(64) * padded(128) * 2;
+    if (!in_order) p.scores_bytes = heads * padded(64) * padded(128) * 2;
     p.heads_bytes = a.heads == a.kv_heads ? 0 : 2 * rows * a.head_dim * (in_order ? 4 : 2);
     p.bytes = p.scores_bytes + p.heads_bytes + rows * 4 + 1024;
     return p;
@@ -63,8 +65,7 @@ constexpr FusedGradPieces fused_grad_pieces(const FusedAttentionShape& a, int ca
   };
   // A piece's part of lse, a number a row, begins at a multiple of 16 bytes.
   const auto fits = [&](const FusedGradPieces& p) {
-    const std::int64_t rows = p.samples * (a.heads / a.kv_heads) * p.kv_heads * a.keys;
-    return p.bytes <= kFusedGradBytes && (p.count == 1 || rows % 4 == 0);
+    return p.bytes <= kFusedGradBytes && (p.count == 1 || heads_of(p.samples, p.kv_heads) * a.keys % 4 == 0);
   };
   if (const std::int64_t samples = largest(a.batch, [&](std::int64_t n) { return fits(piece(n, a.kv_heads)); }))
     return piece(samples, a.kv_heads);

@@ -10,7 +10,6 @@
 #include "kernels/cpu/attention/rows.h"
 #include "kernels/cpu/attention/tiles.h"
 #include "kernels/cpu/gemm/tiles.h"
-#include "kernels/cpu/runtime/ahead.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {
@@ -166,45 +165,6 @@ VEC_INLINE F32 pair_words(F32 low, F32 high) {
   return (F32)((rounded_to_bf16(low) >> 16) | (rounded_to_bf16(high) & 0xFFFF0000u));
 }
 #endif
-
-// ---- the next head
-
-/// Rows of one head lie a full row of all heads apart, so the hardware prefetcher does not follow them. This class
-/// prefetches what the gradient reads of the next head of keys, and of the queries that share it, while the loops work
-/// on this one.
-class NextHead {
- public:
-  NextHead() = default;
-  NextHead(const AttentionSizes& s, const AttentionOperands& at, std::int64_t batch, std::int64_t kv_head) {
-    constexpr std::int64_t kBytes = sizeof(Bf16);
-    const auto rows = [&](const void* from, std::int64_t count, std::int64_t stride, std::int64_t width) {
-      return Ahead(static_cast<const Bf16*>(from) + batch * count * stride + kv_head * width, stride * kBytes, count,
-                   width * kBytes);
-    };
-    const std::int64_t of_query = s.group() * s.head_dim, of_result = s.group() * s.v_dim;
-    parts_[0] = rows(at.k, s.keys, s.kv_stride, s.head_dim);
-    parts_[1] = rows(at.v, s.keys, s.v_stride, s.v_dim);
-    parts_[2] = rows(at.q, s.queries, s.q_stride, of_query);
-    parts_[3] = rows(at.d_o, s.queries, s.heads * s.v_dim, of_result);
-    parts_[4] = rows(at.o, s.queries, s.heads * s.v_dim, of_result);
-    std::int64_t lines = 0;
-    for (const Ahead& part : parts_) lines += part.lines();
-    const std::int64_t turns = s.pairs_of_blocks() * s.group();
-    if (turns == 0 || lines > kMostLines) return;
-    for (int i = 0; i < kParts; ++i) each_[i] = (parts_[i].lines() + turns - 1) / turns;
-  }
-
-  /// Once for each block of keys that a block of queries meets.
-  void ask() {
-    for (int i = 0; i < kParts; ++i) parts_[i].ask(each_[i]);
-  }
-
- private:
-  static constexpr int kParts = 5;
-  static constexpr std::int64_t kMostLines = 4096;  // 256 KiB: of larger heads it would push this one's out of L2
-  Ahead parts_[kParts];
-  std::int64_t each_[kParts]{};
-};
 
 // ---- exponential
 

@@ -4,8 +4,10 @@
 
 #include <cudnn_frontend.h>
 
+#include <memory>
+#include <stdexcept>
+#include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "engine/core/error.h"
 #include "kernels/cuda/runtime/libraries.h"
