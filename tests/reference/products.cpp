@@ -254,7 +254,7 @@ void max_pool2d(const Call& c) {
   const std::int64_t plane = x.shape[2] * x.shape[3];
   for (double& index : c.out[1].data) index = -1;
   each_window(x.shape, c.out[0].shape, c.attributes, [&](std::int64_t o, std::int64_t i) {
-    if (c.out[1][o] >= 0 && x[i] <= c.out[0][o]) return;  // the first of equals
+    if (c.out[1][o] >= 0 && (x[i] <= c.out[0][o] || std::isnan(c.out[0][o]))) return;  // the first of equals, or NaN
     c.out[0][o] = x[i];
     c.out[1][o] = static_cast<double>(i % plane);
   });
