@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/gemm/transpose.h"
+#include "kernels/cpu/runtime/transpose.h"
 #include "kernels/cpu/runtime/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {

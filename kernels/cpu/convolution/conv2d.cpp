@@ -25,6 +25,7 @@ onednn::Convolution convolution_of(const Signature& s, const Shape& given_x, con
         describe(s) + ": the output's size does not follow from kernel, stride and padding");
   v.dtype = expect_compute_dtype(s, 0) ? DType::bf16 : DType::f32;
   v.multiplies_bf16 = c.isa >= Isa::amx;
+  v.isa = c.isa;
   return v;
 }
 

@@ -1,13 +1,16 @@
-// Convolutions through oneDNN. The primitive chooses the layouts it likes (format `any`); reorders bring operands into
-// them and results back, change dtypes on the way, and add where a gradient accumulates.
+// Convolutions through oneDNN. The primitive chooses the layouts it likes (format `any`); operands are brought into
+// them and results back by our own transpositions (layouts.h), or by oneDNN's reorders where those do not know a layout
+// or where the dtype changes on the way. A result is added where a gradient accumulates.
 #include "kernels/cpu/convolution/onednn.h"
 
 #include <algorithm>
 #include <dnnl.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "engine/core/check.h"
+#include "kernels/cpu/convolution/layouts.h"
 #include "kernels/cpu/runtime/parallel.h"
 
 namespace trainer::kernels::cpu::onednn {
@@ -33,7 +36,17 @@ struct Tensor {
   bool is_result = false;
   std::int64_t offset = 0;  ///< in the workspace, of the inside form
 
-  bool needs_reorder(bool accumulate) const { return outside != inside || (is_result && accumulate); }
+  bool adds(bool accumulate) const { return is_result && accumulate; }
+  /// Whether it is held as the primitive likes it.
+  bool fits(bool accumulate) const {
+    if (adds(accumulate)) return false;
+    if (outside == inside) return true;
+    const std::optional<LayoutChange> change = layout_change(false);
+    return change && change->is_none();
+  }
+  std::optional<LayoutChange> layout_change(bool add) const {
+    return is_result ? LayoutChange::between(inside, outside, add) : LayoutChange::between(outside, inside, add);
+  }
 };
 
 /// What is known before anything is compiled: layouts and sizes.
@@ -99,18 +112,18 @@ GradWeight describe_grad_weight(const Descriptors& d, const dnnl::engine& engine
 void place(Layouts& l, const dnnl::engine& engine) {
   std::size_t scratch = l.scratchpad.get_size();
   for (const Tensor& t : l.tensors)
-    if (t.needs_reorder(l.accumulate)) {
+    if (!t.fits(l.accumulate) && !t.layout_change(t.adds(l.accumulate))) {
       const auto& from = t.is_result ? t.inside : t.outside;
       const auto& to = t.is_result ? t.outside : t.inside;
-      scratch = std::max(
-          scratch, dnnl::reorder::primitive_desc(engine, from, engine, to, attributes(t.is_result && l.accumulate))
-                       .scratchpad_desc()
-                       .get_size());
+      scratch =
+          std::max(scratch, dnnl::reorder::primitive_desc(engine, from, engine, to, attributes(t.adds(l.accumulate)))
+                                .scratchpad_desc()
+                                .get_size());
     }
   l.scratch_bytes = aligned(scratch);
   l.workspace_bytes = l.scratch_bytes;
   for (Tensor& t : l.tensors)
-    if (t.needs_reorder(l.accumulate)) {
+    if (!t.fits(l.accumulate)) {
       t.offset = l.workspace_bytes;
       l.workspace_bytes += aligned(t.inside.get_size());
     }
@@ -162,11 +175,11 @@ Layouts layouts_of(const Convolution& c, Pass pass, const dnnl::engine& engine, 
 
 dnnl::engine cpu_engine() { return dnnl::engine(dnnl::engine::kind::cpu, 0); }
 
-/// The reorders, the convolution between them, and the memory objects whose addresses each run sets.
+/// The changes of layout, the convolution between them, and the memory objects whose addresses each run sets.
 class ConvolutionSequence final : public Sequence {
  public:
   ConvolutionSequence(const Convolution& c, Pass pass, int threads)
-      : threads_(threads), engine_(cpu_engine()), stream_(engine_) {
+      : threads_(threads), isa_(c.isa), engine_(cpu_engine()), stream_(engine_) {
     const TeamOf team(threads_);
     dnnl::primitive convolution;
     layouts_ = layouts_of(c, pass, engine_, &convolution);
@@ -174,15 +187,14 @@ class ConvolutionSequence final : public Sequence {
     Step main{convolution, {{DNNL_ARG_SCRATCHPAD, scratchpad_}}};
     std::vector<Step> after;
     for (const Tensor& t : layouts_.tensors) {
-      const std::size_t outside = add_memory(t.outside, t.operand, 0);
-      if (!t.needs_reorder(layouts_.accumulate)) {
-        main.arguments.push_back({t.argument, outside});
+      if (t.fits(layouts_.accumulate)) {
+        main.arguments.push_back({t.argument, add_memory(t.inside, t.operand, 0)});
         continue;
       }
+      const std::size_t outside = add_memory(t.outside, t.operand, 0);
       const std::size_t inside = add_memory(t.inside, kInWorkspace, t.offset);
       main.arguments.push_back({t.argument, inside});
-      t.is_result ? after.push_back(reorder(t.inside, inside, t.outside, outside, layouts_.accumulate))
-                  : steps_.push_back(reorder(t.outside, outside, t.inside, inside, false));
+      (t.is_result ? after : steps_).push_back(change_layout(t, outside, inside));
     }
     steps_.push_back(std::move(main));
     steps_.insert(steps_.end(), after.begin(), after.end());
@@ -197,10 +209,14 @@ class ConvolutionSequence final : public Sequence {
     for (Memory& m : memories_)
       m.object.set_data_handle(m.operand == kInWorkspace ? static_cast<char*>(workspace) + m.offset
                                                          : operands[static_cast<std::size_t>(m.operand)]);
-    for (const Step& step : steps_)
-      dnnl::error::wrap_c_api(dnnl_primitive_execute(step.primitive.get(), stream_.get(),
-                                                     static_cast<int>(step.bound.size()), step.bound.data()),
-                              "oneDNN could not run a convolution");
+    for (const Step& step : steps_) {
+      if (step.change)
+        step.change->run(address(step.arguments[0]), address(step.arguments[1]), threads_, isa_);
+      else
+        dnnl::error::wrap_c_api(dnnl_primitive_execute(step.primitive.get(), stream_.get(),
+                                                       static_cast<int>(step.bound.size()), step.bound.data()),
+                                "oneDNN could not run a convolution");
+    }
     stream_.wait();
   }
 
@@ -212,27 +228,34 @@ class ConvolutionSequence final : public Sequence {
     int operand;
     std::int64_t offset;
   };
+  using Argument = std::pair<int, std::size_t>;  ///< DNNL_ARG_…, index of a memory
   struct Step {
     dnnl::primitive primitive;
-    std::vector<std::pair<int, std::size_t>> arguments;  ///< DNNL_ARG_…, index of a memory
+    std::vector<Argument> arguments;
+    std::optional<LayoutChange> change = {};  ///< in place of a primitive, from the first argument to the second
     std::vector<dnnl_exec_arg_t> bound = {};
   };
+
+  void* address(const Argument& argument) const { return memories_[argument.second].object.get_data_handle(); }
 
   std::size_t add_memory(const memory::desc& desc, int operand, std::int64_t offset) {
     memories_.push_back({memory(desc, engine_, DNNL_MEMORY_NONE), operand, offset});
     return memories_.size() - 1;
   }
 
-  Step reorder(const memory::desc& from, std::size_t from_memory, const memory::desc& to, std::size_t to_memory,
-               bool add) {
-    const dnnl::reorder::primitive_desc p(engine_, from, engine_, to, attributes(add));
-    return {dnnl::reorder(p),
-            {{DNNL_ARG_FROM, from_memory},
-             {DNNL_ARG_TO, to_memory},
-             {DNNL_ARG_SCRATCHPAD, add_memory(p.scratchpad_desc(), kInWorkspace, 0)}}};
+  Step change_layout(const Tensor& t, std::size_t outside, std::size_t inside) {
+    const auto [from, to] = t.is_result ? std::pair(inside, outside) : std::pair(outside, inside);
+    const bool add = t.adds(layouts_.accumulate);
+    std::vector<Argument> arguments{{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
+    if (std::optional<LayoutChange> change = t.layout_change(add)) return {{}, std::move(arguments), change};
+    const dnnl::reorder::primitive_desc p(engine_, memories_[from].object.get_desc(), engine_,
+                                          memories_[to].object.get_desc(), attributes(add));
+    arguments.push_back({DNNL_ARG_SCRATCHPAD, add_memory(p.scratchpad_desc(), kInWorkspace, 0)});
+    return {dnnl::reorder(p), std::move(arguments)};
   }
 
   int threads_;
+  Isa isa_;
   dnnl::engine engine_;
   dnnl::stream stream_;
   Layouts layouts_;

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "engine/core/dtype.h"
+#include "kernels/cpu/runtime/isa.h"
 
 namespace trainer::kernels::cpu::onednn {
 
@@ -23,6 +24,7 @@ struct Convolution {
   DType dtype = DType::f32;  ///< of x, weight, y and their gradients
   DType parameter_gradients = DType::f32;
   bool multiplies_bf16 = false;  ///< bf16 products as they are; else widened to f32 (faster where there are no tiles)
+  Isa isa = Isa::portable;       ///< of the changes of layout that are our own
 };
 
 enum class Pass : std::uint8_t { forward, grad_input, grad_weight };

@@ -1,18 +1,19 @@
-// transpose: squares of kTile x kTile elements, so that the lines of both sides are used whole while they are in the
-// cache; runs where the last dim stays the last.
+// transpose: matrices (transpose_loops.h), of which every thread takes strips; runs where the last dim stays the last.
 #include "kernels/transpose.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/copy/transpose_loops.h"
 #include "kernels/cpu/families.h"
+#include "kernels/cpu/runtime/choose.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
 
 namespace trainer::kernels::cpu {
 namespace {
 
-constexpr std::int64_t kTile = 32;
+constexpr std::int64_t kStrip = 32;  // rows of y: whole squares of the loops
 
 /// Where the index-th place of dims [0, rank) of y but `skipped` lies in x and in y, in elements.
 struct Place {
@@ -46,28 +47,22 @@ Prepared runs_of(const Strides& s, std::int64_t element, std::int64_t count, int
   });
 }
 
-/// Dim `inner` of y is the one whose places are neighbours in x.
+/// Dim `inner` of y is the one whose places are neighbours in x: over the two there are matrices.
 template <typename T>
-Prepared tiles_of(const Strides& s, int inner, std::int64_t count, int threads) {
+Prepared matrices_of(const Strides& s, int inner, std::int64_t count, int threads,
+                     void (*loop)(const Transposition&, const T*, T*)) {
   const int last = s.rank - 1;
-  const std::int64_t rows = s.size[inner], columns = s.size[last], blocks = (rows + kTile - 1) / kTile,
-                     squares = count / (rows * columns) * blocks;
+  const std::int64_t rows = s.size[inner], columns = s.size[last], strips = (rows + kStrip - 1) / kStrip,
+                     parts = count / (rows * columns) * strips;
   std::int64_t stride[Shape::kMaxDims] = {}, step = 1;
   for (int dim = last; dim >= 0; step *= s.size[dim--]) stride[dim] = step;
-  const std::int64_t y_row = stride[inner], x_column = s.stride[last];
   return make_kernel([=](const Call& call) {
-    parallel_ranges(squares, 1, threads, [&](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(parts, 1, threads, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const Place place = place_of(s, stride, last, inner, i / blocks);
-        const T* const x = operand<T>(call, 0) + place.x;
-        T* const y = operand<T>(call, 1) + place.y;
-        const std::int64_t first = i % blocks * kTile, end_row = std::min(first + kTile, rows);
-        for (std::int64_t left = 0; left < columns; left += kTile) {
-          const std::int64_t right = std::min(left + kTile, columns);
-          for (std::int64_t row = first; row < end_row; ++row)
-            for (std::int64_t column = left; column < right; ++column)
-              y[row * y_row + column] = x[row + column * x_column];
-        }
+        const Place place = place_of(s, stride, last, inner, i / strips);
+        const std::int64_t first = i % strips * kStrip;
+        loop({columns, std::min(kStrip, rows - first), s.stride[last], stride[inner]},
+             operand<T>(call, 0) + place.x + first, operand<T>(call, 1) + place.y + first * stride[inner]);
       }
     });
   });
@@ -84,9 +79,9 @@ Prepared prepare_transpose(const Signature& signature, const Context& context) {
   const auto inner = static_cast<int>(std::find(s.stride, s.stride + s.rank, 1) - s.stride);
   switch (element) {
     case 2:
-      return tiles_of<std::uint16_t>(s, inner, x.elements(), threads);
+      return matrices_of(s, inner, x.elements(), threads, CHOOSE_BY_ISA(context.isa, transpose_u16));
     case 4:
-      return tiles_of<std::uint32_t>(s, inner, x.elements(), threads);
+      return matrices_of(s, inner, x.elements(), threads, CHOOSE_BY_ISA(context.isa, transpose_f32));
     default:
       refuse_dtypes(signature, "elements of 2 or 4 bytes");
   }

@@ -13,8 +13,8 @@
 
 #include "kernels/cpu/gemm/b_block.h"
 #include "kernels/cpu/gemm/finish.h"
-#include "kernels/cpu/gemm/transpose.h"
 #include "kernels/cpu/gemm/widen_loops.h"
+#include "kernels/cpu/runtime/transpose.h"
 #include "kernels/cpu/runtime/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {

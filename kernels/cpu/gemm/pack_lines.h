@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/gemm/packed.h"
-#include "kernels/cpu/gemm/transpose.h"
+#include "kernels/cpu/runtime/transpose.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/gemm/b_block.h"
 #include "kernels/cpu/gemm/problem.h"
-#include "kernels/cpu/gemm/transpose.h"
+#include "kernels/cpu/runtime/transpose.h"
 #include "kernels/quantized.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {

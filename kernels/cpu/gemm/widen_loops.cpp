@@ -13,7 +13,7 @@
 #include "kernels/cpu/gemm/block_order.h"
 #include "kernels/cpu/gemm/finish.h"
 #include "kernels/cpu/gemm/quantized_blocks.h"
-#include "kernels/cpu/gemm/transpose.h"
+#include "kernels/cpu/runtime/transpose.h"
 #include "kernels/cpu/runtime/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
