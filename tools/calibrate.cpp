@@ -2,7 +2,6 @@
 // that train, over sizes that plans have, with as many ranks at once as a node would run; collectives go between ranks
 // as threads.
 #include <fmt/chrono.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -28,8 +27,10 @@
 #include "tools/calibrate/hardware_text.h"
 #include "tools/calibrate/kernel_bench.h"
 #include "tools/calibrate/median.h"
+#include "tools/calibrate_gpu.h"
 #include "tools/command.h"
 #include "tools/machine.h"
+#include "tools/progress_line.h"
 
 namespace trainer::tools {
 namespace {
@@ -44,6 +45,8 @@ struct Options {
   std::string ranks = "1,2,4";
   std::string only;
   std::string disk = ".";
+  std::string device = "cpu";
+  std::vector<std::string> jobs;
 };
 
 std::vector<std::string> words_of(const std::string& list) {
@@ -67,28 +70,6 @@ std::vector<int> ranks_of(const std::string& list) {
   return {ranks.begin(), ranks.end()};
 }
 
-// ---- Progress -----------------------------------------------------------------------------------------------------
-
-// One line on a terminal that is overwritten; nothing if stderr is not a terminal.
-class Line {
- public:
-  Line(std::size_t total) : total_(total), shown_(::isatty(STDERR_FILENO) == 1) {}
-  ~Line() {
-    if (shown_) draw("\r\033[K");
-  }
-  void next(const std::string& what) {
-    ++done_;
-    if (!shown_ || Clock::now() < due_) return;
-    due_ = Clock::now() + std::chrono::milliseconds(100);
-    draw(fmt::format("\r\033[K{:3.0f}%  {}", 100.0 * static_cast<double>(done_) / static_cast<double>(total_), what));
-  }
-
- private:
-  std::size_t total_, done_ = 0;
-  bool shown_;
-  Clock::time_point due_{};
-};
-
 // ---- Measuring ----------------------------------------------------------------------------------------------------
 
 const std::vector<std::string>& collective_names() {
@@ -109,8 +90,9 @@ class Calibration {
         effort_(options.quick ? Effort::quick : Effort::full),
         ranks_(ranks_of(options.ranks)),
         cores_(threads_per_rank(1)),
-        cases_(calibration_cases(effort_, words_of(options.only))),
-        far_cases_(cases_from_memory(effort_, words_of(options.only))),
+        job_cases_(kernels_of_jobs(options.jobs, words_of(options.only), Device::cpu)),
+        cases_(with_job(calibration_cases(effort_, words_of(options.only)), job_cases_)),
+        far_cases_(with_job(cases_from_memory(effort_, words_of(options.only)), far_of_jobs())),
         line_(static_cast<std::size_t>(passes()) *
               ((cases_.size() + far_cases_.size()) * contexts().size() +
                collective_names().size() * message_sizes(effort_).size() * (ranks_.size() - 1))) {}
@@ -143,6 +125,30 @@ class Calibration {
   int passes() const { return effort_ == Effort::quick ? 1 : 2; }
   double budget_ms() const { return 4; }
 
+  static std::vector<Signature> with_job(std::vector<Signature> cases, const std::vector<Signature>& of_jobs) {
+    cases.insert(cases.end(), of_jobs.begin(), of_jobs.end());
+    return cases;
+  }
+
+  // Of classes whose operands matter.
+  std::vector<Signature> far_of_jobs() const {
+    std::set<std::string_view> classes;
+    for (const Signature& one : cases_from_memory(effort_, {})) classes.insert(cost::work_of(one).name);
+    std::vector<Signature> far;
+    std::ranges::copy_if(job_cases_, std::back_inserter(far),
+                         [&](const Signature& one) { return classes.contains(cost::work_of(one).name); });
+    return far;
+  }
+
+  // 0 us: the kernel does not take what it is measured with.
+  cost::Figure measured(KernelBench& bench, const Signature& signature, bool from_memory) {
+    try {
+      return bench.measure(signature, budget_ms(), from_memory);
+    } catch (const DataError&) {
+      return {};
+    }
+  }
+
   void kernels(int ranks, int threads) {
     KernelBench bench(ranks, threads);
     for (bool from_memory : {false, true})
@@ -150,7 +156,7 @@ class Calibration {
         const cost::Work work = cost::work_of(signature);
         const std::string name = std::string(work.name) + std::string(from_memory ? cost::kFromMemory : "");
         line_.next(fmt::format("{} × {} threads: {} {}", ranks, threads, name_of(work.dtype), name));
-        const cost::Figure us = bench.measure(signature, budget_ms(), from_memory);
+        const cost::Figure us = measured(bench, signature, from_memory);
         if (us.value > 0)
           works_[{name, work.dtype, threads, ranks, work.sizes}].push_back({work.amount / us.value * 1e6, us.spread});
       }
@@ -278,8 +284,8 @@ class Calibration {
   const Effort effort_;
   const std::vector<int> ranks_;
   const int cores_;
-  const std::vector<Signature> cases_, far_cases_;
-  Line line_;
+  const std::vector<Signature> job_cases_, cases_, far_cases_;
+  ProgressLine line_;
   bool prioritized_ = false;
   std::map<std::tuple<std::string, DType, int, int, std::vector<std::int64_t>>, std::vector<cost::Figure>>
       works_;                                                                                    // rates, by pass
@@ -287,23 +293,6 @@ class Calibration {
   std::vector<double> slowdowns_;
   cost::MachineModel machine_;
 };
-
-// ---- The file -----------------------------------------------------------------------------------------------------
-
-void write_whole(const std::string& path, const std::string& text) {
-  const fs::path target(path);
-  if (target.has_parent_path()) fs::create_directories(target.parent_path());
-  const std::string temporary = path + ".new";
-  {
-    std::ofstream file(temporary, std::ios::binary);
-    file << text;
-    file.flush();
-    if (!file) throw IoError("cannot write " + temporary);
-  }
-  std::error_code error;
-  fs::rename(temporary, target, error);
-  if (error) throw IoError("cannot write " + path + ": " + error.message());
-}
 
 // ---- What is said of it -------------------------------------------------------------------------------------------
 
@@ -422,10 +411,15 @@ void put_text(const cost::MachineModel& machine, const Options& options, const s
 }
 
 int calibrate(const Options& options) {
+  if (options.device == "cuda") {
+    if (options.quick || options.ranks != Options().ranks || options.disk != Options().disk || options.verbose)
+      throw UsageError("--quick, --ranks, --disk and --verbose are of --device cpu");
+    return calibrate_gpu({options.out, options.jobs, words_of(options.only), options.json});
+  }
   const std::string path = options.out.empty() ? default_hardware_file() : options.out;
   const Clock::time_point start = Clock::now();
   const cost::MachineModel machine = Calibration(options).run();
-  write_whole(path, hardware_text(machine));
+  write_hardware_file(path, hardware_text(machine));
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   if (options.json)
     put_document(json_of(machine, path, seconds));
@@ -447,6 +441,12 @@ void add_calibrate(CommandLine& app, Work& work) {
   command->add_option(
       "--only", options->only,
       "classes of work by how their names begin, as in linear,attention; the file then has these alone");
+  command
+      ->add_option("--job", options->jobs,
+                   "a job whose kernels are measured as well, in its sizes; may be given several times")
+      ->one_value();
+  command->add_option("--device", options->device, "what is measured (cpu): the processor, or cuda: a GPU")
+      ->one_of({"cpu", "cuda"});
   command->add_option("--disk", options->disk, "a folder on the disk that offload will use (the working directory)");
   command->add_flag("--verbose", options->verbose, "shows every class of work and every collective that was measured");
   command->add_flag("--json", options->json, "makes stdout one JSON document");
@@ -454,7 +454,9 @@ void add_calibrate(CommandLine& app, Work& work) {
       "Examples:\n"
       "  trainer calibrate\n"
       "  trainer calibrate --quick --ranks 1,2 --out this.yaml\n"
+      "  trainer calibrate --device cuda --job job.yaml --out my-h100.yaml    # then cluster.hardware: my-h100.yaml\n"
       "\n"
+      "Of a GPU only the kernels of jobs are measured, on the first that CUDA shows, however many the jobs are for.\n"
       "Other programs disturb what is measured; allowed to, it takes real-time priority.\n");
   command->callback([options, &work] { work = [options] { return calibrate(*options); }; });
 }

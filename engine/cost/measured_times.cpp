@@ -26,7 +26,8 @@ bool is_near(const std::vector<std::int64_t>& point, const std::vector<std::int6
 
 }  // namespace
 
-MeasuredTimes::MeasuredTimes(const MachineModel& machine) : units_(std::max(1, machine.device.units)) {
+MeasuredTimes::MeasuredTimes(const MachineModel& machine)
+    : units_(std::max(1, machine.device.units)), between_sizes_(machine.device.kind == DeviceKind::cpu) {
   for (const MeasuredWork& row : machine.device.measured) {
     if (row.rate.value <= 0 ||
         std::any_of(row.sizes.begin(), row.sizes.end(), [](std::int64_t size) { return size < 1; }))
@@ -99,6 +100,8 @@ std::optional<Estimate> MeasuredTimes::look_up(std::string_view name, const Work
         return std::pair(distance(a.threads, threads), distance(a.ranks, ranks)) <
                std::pair(distance(b.threads, threads), distance(b.ranks, ranks));
       });
+  if (!between_sizes_ && std::ranges::find(context.points, work.sizes, &Point::sizes) == context.points.end())
+    return std::nullopt;
   const Between between = at(context.points.data(), context.points.data() + context.points.size(), work.sizes, 0);
   const double others = turns(threads, ranks) / turns(context.threads, context.ranks) * std::max(1, context.threads) /
                         std::max(1, threads);

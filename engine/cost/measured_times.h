@@ -1,6 +1,7 @@
 // MeasuredTimes: a machine's measured rows, in order, for looking up between them. Between two measured sizes a rate is
 // taken on the straight line of logarithms, since rates change by factors over sizes that do; at a measured size it is
-// what was measured, beyond the outermost it stays.
+// what was measured, beyond the outermost it stays. Of a GPU a measured kernel counts for its own sizes alone: for
+// others the model knows more, which has the waves of blocks and the shapes of tiles.
 #pragma once
 
 #include <map>
@@ -52,6 +53,7 @@ class MeasuredTimes {
   double turns(int threads, int ranks) const;  // of each core among the threads that want one
 
   int units_ = 1;
+  bool between_sizes_ = true;
   std::map<Key, std::vector<Context>, std::less<>> kernels_;
   std::map<std::string, std::map<int, std::map<std::int64_t, Figure>>, std::less<>> collectives_;  // by ranks and bytes
 };

@@ -72,24 +72,7 @@ void CudaIssue::issue(CudaProgram& program, bool timed) {
 void CudaIssue::issue_alone(CudaProgram& program, const Place& place) { put(program, place); }
 
 ExecutableGraph CudaIssue::capture(CudaProgram& program) {
-  const cudaStream_t origin = streams_[program.schedule.origin];
-  cudaGraph_t graph = nullptr;
-  check(cudaStreamBeginCapture(origin, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  try {
-    issue(program, false);
-  } catch (...) {  // the capture ends too
-    if (cudaStreamEndCapture(origin, &graph) == cudaSuccess) cudaGraphDestroy(graph);
-    cudaGetLastError();
-    throw;
-  }
-  check(cudaStreamEndCapture(origin, &graph), "cudaStreamEndCapture");
-  const GraphHandle captured(graph);
-  cudaGraphExec_t executable = nullptr;
-  // Its nodes keep the priorities of the streams they came from.
-  check(cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagUseNodePriority), "cudaGraphInstantiate");
-  ExecutableGraph result(executable);
-  check(cudaGraphUpload(executable, origin), "cudaGraphUpload");
-  return result;
+  return trainer::capture(streams_[program.schedule.origin], [&] { issue(program, false); });
 }
 
 void CudaIssue::put(CudaProgram& program, const Place& place) {

@@ -1,6 +1,7 @@
 // A build without the CUDA Toolkit.
 #include "engine/core/error.h"
 #include "engine/run/cuda_device.h"
+#include "engine/run/gpu_bench.h"
 
 namespace trainer {
 
@@ -16,8 +17,12 @@ CudaFound find_cuda() {
   return found;
 }
 
-std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions&) {
-  throw IoError("this build has no CUDA: install the CUDA Toolkit, and build again");
-}
+namespace {
+[[noreturn]] void refuse() { throw IoError("this build has no CUDA: install the CUDA Toolkit, and build again"); }
+}  // namespace
+
+std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions&) { refuse(); }
+
+std::unique_ptr<GpuBench> gpu_bench(int) { refuse(); }
 
 }  // namespace trainer

@@ -36,6 +36,25 @@ EventHandle make_event(bool timing) {
   return EventHandle(event);
 }
 
+ExecutableGraph capture(cudaStream_t stream, const std::function<void()>& put) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  try {
+    put();
+  } catch (...) {  // the capture ends too
+    if (cudaStreamEndCapture(stream, &graph) == cudaSuccess) cudaGraphDestroy(graph);
+    cudaGetLastError();
+    throw;
+  }
+  check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  const GraphHandle captured(graph);
+  cudaGraphExec_t executable = nullptr;
+  check(cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagUseNodePriority), "cudaGraphInstantiate");
+  ExecutableGraph result(executable);
+  check(cudaGraphUpload(executable, stream), "cudaGraphUpload");
+  return result;
+}
+
 CudaStreams::CudaStreams(std::span<const StreamSchedule> schedules)
     : fork_(make_event(false)), end_(make_event(false)) {
   std::int32_t events = 0;

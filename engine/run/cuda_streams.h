@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,10 @@ using ExecutableGraph = kernels::cuda::Handle<cudaGraphExec_t, cudaGraphExecDest
 /// A stream that waits for no other; `urgent`: its work goes before that of streams which are not.
 StreamHandle make_stream(bool urgent);
 EventHandle make_event(bool timing);
+
+/// What `put` puts on the stream and on those that wait for it, as a graph, ready to be launched. Its nodes keep the
+/// priorities of the streams they came from.
+ExecutableGraph capture(cudaStream_t stream, const std::function<void()>& put);
 
 class CudaStreams {
  public:

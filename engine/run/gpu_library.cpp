@@ -79,6 +79,8 @@ CudaFound find_cuda() {
 
 std::unique_ptr<DeviceBackend> cuda_device(const CudaOptions& options) { return library().cuda_device(options); }
 
+std::unique_ptr<GpuBench> gpu_bench(int ordinal) { return library().gpu_bench(ordinal); }
+
 std::string nccl_version() { return opened().library != nullptr ? library().nccl_version() : ""; }
 
 std::string nccl_unique_id() { return library().nccl_unique_id(); }

@@ -13,6 +13,7 @@
 
 #include "engine/comm/stream_communicator.h"
 #include "engine/run/cuda_device.h"
+#include "engine/run/gpu_bench.h"
 
 namespace trainer {
 
@@ -23,6 +24,7 @@ struct GpuLibrary {
   std::optional<Gpu> (*describe_gpu)(int ordinal) = nullptr;
   CudaFound (*find_cuda)() = nullptr;
   std::unique_ptr<DeviceBackend> (*cuda_device)(const CudaOptions& options) = nullptr;
+  std::unique_ptr<GpuBench> (*gpu_bench)(int ordinal) = nullptr;
   std::string (*nccl_version)() = nullptr;
   std::string (*nccl_unique_id)() = nullptr;
   std::unique_ptr<StreamCommunicator> (*nccl_communicator)(const NcclPlace& place, Connections connections,

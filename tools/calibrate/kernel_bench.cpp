@@ -13,8 +13,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <random>
 #include <thread>
 #include <vector>
 
@@ -22,6 +20,7 @@
 #include "kernels/cpu/runtime/isa.h"
 #include "kernels/cpu/table.h"
 #include "tools/calibrate/median.h"
+#include "tools/calibrate/operands.h"
 
 namespace trainer::tools {
 namespace {
@@ -68,88 +67,11 @@ class Arena {
   std::int64_t bytes_ = 0;
 };
 
-// Words whose halves are both bf16 numbers of N(0, 1), so that they are random as f32 and as bf16: zeros flatter a
-// processor, which clocks higher on them.
-const std::vector<std::uint32_t>& pattern() {
-  static const std::vector<std::uint32_t> words = [] {
-    std::vector<std::uint32_t> out(kMiB / 4);
-    std::mt19937 generator(1);
-    std::normal_distribution<float> normal;
-    const auto half = [&] {
-      const float value = normal(generator);
-      std::uint32_t bits = 0;
-      std::memcpy(&bits, &value, sizeof bits);
-      return bits >> 16;
-    };
-    for (std::uint32_t& word : out) word = half() << 16 | half();
-    return out;
-  }();
-  return words;
-}
-
-void fill(std::byte* data, const TensorDesc& tensor, std::int64_t bytes, std::int64_t ids) {
-  if (tensor.dtype == DType::i32) {
-    auto* const out = reinterpret_cast<std::int32_t*>(data);
-    for (std::int64_t i = 0; i < bytes / 4; ++i) out[i] = static_cast<std::int32_t>(i * 7919 % ids);
-  } else if (tensor.dtype == DType::f32 || tensor.dtype == DType::bf16) {
-    const auto whole = static_cast<std::int64_t>(pattern().size() * 4);
-    for (std::int64_t done = 0; done < bytes; done += whole)
-      std::memcpy(data + done, pattern().data(), static_cast<std::size_t>(std::min(whole, bytes - done)));
-  } else {
-    std::memset(data, 0, static_cast<std::size_t>(bytes));
-  }
-}
-
-// Numbers that ids may be: rows of a table, classes, a counter.
-std::int64_t ids_of(const Signature& s) {
-  switch (s.op) {
-    case Op::embedding:
-      return s.operands[1].shape[0];
-    case Op::embedding_grad:
-      return s.operands[2].shape[0];
-    case Op::cross_entropy:
-    case Op::cross_entropy_grad:
-    case Op::cross_entropy_stats:
-    case Op::cross_entropy_gathered:
-    case Op::correct_count:
-      return s.operands[0].shape[-1];
-    case Op::max_pool2d_grad:
-      return s.operands[2].shape[-1] * s.operands[2].shape[-2];
-    default:
-      return 2;
-  }
-}
-
-// The operand that the kernel before has just written, and that caches therefore still hold as far as it fits; -1:
-// none. Of a weight's gradient and of sums that is the second; the step's own kernels take what lies long back.
-int fresh_of(const Signature& s) {
-  switch (s.op) {
-    case Op::linear_grad_weight:
-    case Op::embedding:
-    case Op::embedding_grad:
-      return 1;
-    case Op::zero:
-    case Op::cast:
-    case Op::sum_squares:
-    case Op::sgd:
-    case Op::adam:
-    case Op::adamw:
-    case Op::lion:
-    case Op::muon_momentum:
-    case Op::muon:
-    case Op::scale:
-    case Op::outer_gradient:
-    case Op::outer_step:
-    case Op::apply_delayed:
-    case Op::compress_bf16:
-    case Op::quantize_int8:
-    case Op::dequantize_int8:
-    case Op::dequantize_sum_int8:
-    case Op::top_k_compress:
-      return -1;
-    default:
-      return 0;
-  }
+void fill(std::byte* data, std::int64_t bytes, std::span<const std::byte> contents) {
+  if (contents.empty()) return void(std::memset(data, 0, static_cast<std::size_t>(bytes)));
+  const auto whole = static_cast<std::int64_t>(contents.size());
+  for (std::int64_t done = 0; done < bytes; done += whole)
+    std::memcpy(data + done, contents.data(), static_cast<std::size_t>(std::min(whole, bytes - done)));
 }
 
 #if defined(__x86_64__)
@@ -196,8 +118,8 @@ Prepared prepare(const Signature& signature, const kernels::cpu::Context& contex
     std::vector<void*>& operands = out.operands.emplace_back();
     for (std::size_t k = 0; k < offsets.size(); ++k) {
       operands.push_back(base + (static_cast<int>(k) == fresh_of(signature) ? 0 : i * slot) + offsets[k]);
-      fill(static_cast<std::byte*>(operands.back()), signature.operands[k], signature.operands[k].bytes(),
-           ids_of(signature));
+      fill(static_cast<std::byte*>(operands.back()), signature.operands[k].bytes(),
+           contents_of(signature, static_cast<int>(k)));
     }
   }
   for (std::size_t k = 0; from_memory && k < offsets.size(); ++k)
@@ -282,6 +204,7 @@ cost::Figure KernelBench::measure(const Signature& signature, double budget_ms, 
   impl_->signature = &signature;
   impl_->from_memory = from_memory;
   impl_->budget_ms = budget_ms;
+  std::ranges::fill(impl_->failures, nullptr);
   impl_->start.arrive_and_wait();
   impl_->end.arrive_and_wait();
   for (const std::exception_ptr& failure : impl_->failures)

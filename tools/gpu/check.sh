@@ -160,6 +160,7 @@ if wants kernels; then
   part kernels 120 "every kernel against its formula in f64" $build/tests/cuda/test_kernels_gpu
   TRAINER_CUDNN=0 part kernels 60 "attention by the own kernels" $build/tests/cuda/test_kernels_gpu -tc='*attention*,*RoPE*,*heads*'
   part kernels 60 "every op and its gradient on the operands of PyTorch's goldens" $build/tests/cuda/test_kernel_goldens_gpu
+  part kernels 20 "kernels timed one by one" $build/tests/cuda/test_gpu_bench_gpu
 fi
 wants models && part models 120 "whole models against the CPU, captured against issued, reruns, bytes" $build/tests/cuda/test_models_gpu
 
@@ -170,6 +171,15 @@ if wants speed; then
   for cell in "${cells[@]}"; do
     part speed 100 "$cell: losses where they should be, captured as issued; times" tools/bench/gpu/gpu_bench.sh --build $build --out "$out" --cells "$cell" --no-peer
     [[ -s $out/speed.md ]] && cp "$out/speed.md" "$out/speed-$cell.md" && head -4 "$out/speed.md"
+  done
+fi
+
+# What `trainer calibrate` measures of a cell, and the step that follows from it: beside the times above.
+if wants speed; then
+  for cell in "${cells[@]}"; do
+    file=$out/calibrated-$cell.yaml
+    part speed 30 "$cell: its kernels, timed one by one" $build/trainer calibrate --device cuda --job "tools/bench/gpu/$cell.yaml" --out "$file" &&
+      row speed "$cell: predicted from them" "$($build/trainer plan "tools/bench/gpu/$cell.yaml" cluster.hardware="$file" 2>>"$log" | grep '^a step on')"
   done
 fi
 

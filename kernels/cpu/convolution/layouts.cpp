@@ -1,3 +1,4 @@
+// Which pairs of layouts are known, and the matrices that lie between them.
 #include "kernels/cpu/convolution/layouts.h"
 
 #include <algorithm>
