@@ -149,6 +149,13 @@ Estimate CostModel::Impl::of_mean_rank(const Signature& signature) const {
   return estimate;
 }
 
+double CostModel::taking_turns(double busy) const {
+  if (impl_->cuda()) return 1;
+  const double turns = static_cast<double>(std::max(1, impl_->cluster.threads)) * impl_->ranks_on_node() /
+                       std::max(1, impl_->machine().device.units);
+  return turns > 1 ? std::clamp(turns * busy, 1.0, turns) / turns : 1;
+}
+
 Estimate CostModel::collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages,
                                std::int64_t bytes) const {
   const GroupShape group = impl_->group(axes, stages);

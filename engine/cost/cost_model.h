@@ -37,6 +37,10 @@ class CostModel {
   /// A kernel alone on the device (on a CPU: while the node's other ranks run as much); bound by computing, on the
   /// slowest of the mesh's devices, for which all wait. Equal signatures are worked out once.
   Estimate kernel(const Signature& signature) const;
+  /// What kernels take of the time that kernel() says, where a rank computes for the share `busy` of a step: kernel()
+  /// has all ranks of a node run at once, and those of a CPU that have more threads than it has cores take turns. Where
+  /// some wait, as in the bubbles of a pipeline, the others have the cores.
+  double taking_turns(double busy) const;
   /// A collective over the ranks that differ along `axes` (of the pipeline's stages over `stages`; empty: all), by the
   /// slowest group there is. `bytes` are of the larger side. One rank: 0.
   Estimate collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages,

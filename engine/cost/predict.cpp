@@ -26,11 +26,15 @@ struct CollectiveKey {
 // Equal kernels and equal collectives are asked for once.
 class Clockmaker {
  public:
-  explicit Clockmaker(const CostModel& model) : model_(model) {}
+  // `kernels`: what kernels take of the model's times.
+  Clockmaker(const CostModel& model, double kernels) : model_(model), share_(kernels) {}
 
   OwnTimes of(const Role& role, const Program& program) {
     std::vector<Estimate> kernels;
-    for (const Signature& signature : role.signatures) kernels.push_back(model_.kernel(signature));
+    for (const Signature& signature : role.signatures) {
+      kernels.push_back(model_.kernel(signature));
+      kernels.back().us *= share_;
+    }
     OwnTimes times;
     times.reserve(program.instructions.size());
     for (const Issued& issued : program.instructions) {
@@ -62,6 +66,7 @@ class Clockmaker {
   }
 
   const CostModel& model_;
+  const double share_;
   std::map<CollectiveKey, Estimate> collectives_;
 };
 
@@ -80,9 +85,9 @@ std::int32_t passes_of(std::span<const Program* const> programs) {
   return passes;
 }
 
-Prediction played(const Plan& plan, const CostModel& model, std::span<const Program* const> programs,
+Prediction played(const Plan& plan, const CostModel& model, double kernels, std::span<const Program* const> programs,
                   std::optional<std::size_t> detailed = std::nullopt) {
-  Clockmaker clockmaker(model);
+  Clockmaker clockmaker(model, kernels);
   std::vector<OwnTimes> own;
   for (std::size_t role = 0; role < programs.size(); ++role)
     own.push_back(clockmaker.of(plan.roles[role], *programs[role]));
@@ -90,13 +95,14 @@ Prediction played(const Plan& plan, const CostModel& model, std::span<const Prog
 }
 
 // With so many passes over each loop.
-Prediction played_through(const Plan& plan, const CostModel& model, std::span<const Program* const> programs,
-                          std::int32_t passes, std::optional<std::size_t> detailed = std::nullopt) {
+Prediction played_through(const Plan& plan, const CostModel& model, double kernels,
+                          std::span<const Program* const> programs, std::int32_t passes,
+                          std::optional<std::size_t> detailed = std::nullopt) {
   std::vector<Program> run(programs.size());
   for_each_index(run.size(), [&](std::size_t i) { run[i] = unrolled(plan.roles[i], *programs[i], passes); });
   std::vector<const Program*> all;
   for (const Program& one : run) all.push_back(&one);
-  return played(plan, model, all, detailed);
+  return played(plan, model, kernels, all, detailed);
 }
 
 // Passes between the two plays. The first ones still show how the pipeline filled; later ones may take turns.
@@ -149,17 +155,32 @@ class Extrapolation {
   std::int32_t further_;
 };
 
+// Where kernels take the share `kernels` of the model's times.
+Prediction predicted(const Plan& plan, const CostModel& model, double kernels, ProgramKind program, int part) {
+  const std::vector<const Program*> programs = programs_of(plan, program, part);
+  const std::int32_t passes = passes_of(programs);
+  if (passes == 1) return played(plan, model, kernels, programs);
+  Prediction more = played_through(plan, model, kernels, programs, 2 * kPasses);
+  more.spans.clear();
+  if (passes <= 2 * kPasses) return more;
+  const Prediction few = played_through(plan, model, kernels, programs, kPasses, more.slowest);
+  return Extrapolation(passes).of(std::move(more), few);
+}
+
+// The share of a step in which a rank computes, by the mean of all roles.
+double busy(const Prediction& prediction) {
+  double sum = 0;
+  for (const RoleTimes& role : prediction.roles) sum += role.compute_us + role.optimizer_us;
+  return sum / static_cast<double>(prediction.roles.size()) / prediction.step_us;
+}
+
 }  // namespace
 
 Prediction predict(const Plan& plan, const CostModel& model, ProgramKind program, int part) {
-  const std::vector<const Program*> programs = programs_of(plan, program, part);
-  const std::int32_t passes = passes_of(programs);
-  if (passes == 1) return played(plan, model, programs);
-  Prediction more = played_through(plan, model, programs, 2 * kPasses);
-  more.spans.clear();
-  if (passes <= 2 * kPasses) return more;
-  const Prediction few = played_through(plan, model, programs, kPasses, more.slowest);
-  return Extrapolation(passes).of(std::move(more), few);
+  Prediction all_at_once = predicted(plan, model, 1, program, part);
+  if (plan.roles.size() == 1 || all_at_once.step_us <= 0) return all_at_once;
+  const double kernels = model.taking_turns(busy(all_at_once));
+  return kernels == 1 ? std::move(all_at_once) : predicted(plan, model, kernels, program, part);
 }
 
 }  // namespace trainer::cost

@@ -16,6 +16,10 @@ namespace trainer::cost {
 /// messages between two GPUs hold up no kernels. Of several messages of a rank in one direction each waits for the one
 /// before. On a CPU copies take their turns with kernels, as its executor has them do.
 ///
+/// Where the ranks of a CPU have more threads than it has cores, the stages of a pipeline wait for each other often
+/// enough that fewer take turns: the step is played once as if all computed at once, and again with the turns that the
+/// busy part of it leaves (CostModel::taking_turns).
+///
 /// The interval is of the slowest role. Estimates of a class (products, attention, all other kernels, each kind of
 /// communication over the same axes) err together, so their half widths are summed; classes do not, so those sums are
 /// added in quadrature. Of communication that is hidden nothing counts, of exposed at most what is exposed makes a step

@@ -366,6 +366,13 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
     scored.compute_us += (piece.forward_us + piece.backward_us() - piece.network_us - piece.recompute_us) * each;
   }
   scored.step_us = makespan(candidate, pipelined, forward, backward) + tail;
+  if (stages > 1) {
+    const double busy = scored.tensor_us + scored.recompute_us + scored.compute_us + scored.data_us + scored.update_us;
+    const double less = model.taking_turns(busy / scored.step_us);
+    for (double Scored::*time : {&Scored::step_us, &Scored::tensor_us, &Scored::recompute_us, &Scored::compute_us,
+                                 &Scored::data_us, &Scored::update_us})
+      scored.*time *= less;
+  }
   scored.bubble_us = std::max(0.0, scored.step_us - scored.tensor_us - scored.recompute_us - scored.compute_us -
                                        scored.data_us - scored.update_us);
   scored.candidate = candidate;

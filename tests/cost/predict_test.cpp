@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "engine/core/error.h"
+#include "engine/cost/work.h"
 #include "engine/plan/simulate.h"
 #include "strategies/strategies.h"
 #include "tests/cost/played_plans.h"
@@ -435,6 +436,29 @@ TEST_CASE("bubbles of played pipelines are their papers' where messages take nex
       if (micro_batches >= 2 * stages - 1)
         CHECK(share_of_bubble(strategies::zb_h2(stages, 1, micro_batches), machine, {}) == close((p - 1) / m / 3));
     }
+}
+
+TEST_CASE("stages with fewer cores than there are stages have those that the others' bubbles leave") {
+  ActionKernels kernels;
+  kernels.elements = 1 << 24;
+  const Work work = work_of(kernel_of(kernels.elements));
+  const double us = 1e5;  // of a kernel that has a core; messages take next to nothing
+  const Plan plan = pipeline_plan(strategies::gpipe(4, 1, 8), kernels);
+  for (int cores : {1, 2, 3, 4, 8}) {
+    CAPTURE(cores);
+    MachineModel machine = round_machine();
+    machine.device.kind = DeviceKind::cpu;
+    machine.device.units = cores;
+    machine.device.measured = {{std::string(work.name), work.dtype, 1, 1, work.sizes, {work.amount / us * 1e6, 0}}};
+    Cluster cluster = cluster_of(machine, plan);
+    cluster.threads = 1;
+    const CostModel model(cluster);
+    // A stage's 8 forward and 8 backward passes are 24 kernels, and it waits for 9 more. No step is shorter than all
+    // kernels on all cores.
+    const Prediction prediction = predict(plan, model);
+    CHECK(prediction.step_us == doctest::Approx(us * std::max(24.0 + 9.0, 4 * 24.0 / cores)).epsilon(1e-3));
+    check_sums(prediction);
+  }
 }
 
 TEST_CASE("the same plan takes the same time, to the last bit") {
