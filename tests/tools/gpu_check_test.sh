@@ -37,7 +37,7 @@ if [[ $1 == -S ]]; then
   printf '%s\n' "$@" | sed -n 's/^-D\([A-Z_]*\)=/\1:PATH=/p' >build-gpu/CMakeCache.txt
   exit
 fi
-for test in kernels_gpu kernel_goldens_gpu models_gpu; do
+for test in kernels_gpu kernel_goldens_gpu gpu_bench_gpu models_gpu; do
   printf '#!/usr/bin/env bash\n' >build-gpu/tests/cuda/test_$test
 done
 cat >build-gpu/trainer <<'RUN'

@@ -254,13 +254,14 @@ void launch(const Call& call, const Grid& grid, void (*kernel)(Parameters...), A
         "launch of a kernel");
 }
 
-/// Once, when a kernel is prepared that will be launched with so much. Such a kernel has no other shared memory.
+/// Once, when a kernel is prepared that will be launched with so much. Such a kernel has no other shared memory. It is
+/// allowed all that there is: the limit is the function's, whatever signatures it is prepared for, and the last call
+/// would set it for all.
 template <typename... Parameters>
 void allow_shared(void (*kernel)(Parameters...), std::size_t bytes) {
   if (bytes <= 48 * 1024) return;
-  refuse_shared(bytes);
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
+                             static_cast<int>(most_shared(bytes))),
         "cudaFuncSetAttribute");
 }
 

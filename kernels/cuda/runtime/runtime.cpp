@@ -23,13 +23,14 @@ void check(cudaError_t status, const char* call, const char* file, int line) {
                 ", " + path.substr(tree == 0 ? 0 : tree - 1) + ":" + std::to_string(line) + ")");
 }
 
-void refuse_shared(std::size_t bytes) {
+std::size_t most_shared(std::size_t bytes) {
   int device = 0, most = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
   if (bytes > static_cast<std::size_t>(most))
     throw IoError("a kernel takes " + std::to_string(bytes) +
                   " bytes of shared memory for each block, and this GPU has " + std::to_string(most));
+  return static_cast<std::size_t>(most);
 }
 
 DType expect_compute_dtype(const Signature& signature, int operand) {

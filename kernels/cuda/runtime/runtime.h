@@ -16,8 +16,8 @@ namespace trainer::kernels::cuda {
 /// Throws IoError, naming the call, where it stands, and CUDA's reason, unless the call succeeded.
 void check(cudaError_t status, const char* call, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
-/// Throws IoError where a block of the current device cannot have so much shared memory.
-void refuse_shared(std::size_t bytes);
+/// How much shared memory a block of the current device can have. Throws IoError where that is less than `bytes`.
+std::size_t most_shared(std::size_t bytes);
 
 /// Owns a C handle: `destroy` is called where it is not null.
 template <typename T, auto destroy>
