@@ -8,6 +8,7 @@
 // ends it, and a rank leaves an exchange only when nobody copies from it any more.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <list>
 #include <map>
@@ -19,6 +20,7 @@
 #include "engine/comm/host_communicator.h"
 #include "engine/comm/sums.h"
 #include "engine/core/check.h"
+#include "engine/core/parallel.h"
 
 namespace trainer {
 namespace {
@@ -39,11 +41,15 @@ class Events {
   }
   // Whether a count has gone on from an earlier one.
   static bool is_past(std::uint32_t count, std::uint32_t seen) { return (count | kEnded) != (seen | kEnded); }
-  // Returns once the count is another than `seen`, at once after end(). Spins for a moment first: most waits are short.
-  void wait_past(std::uint32_t seen) const {
+  // Returns once the count is another than `seen`, at once after end(). Spins for a moment first, or for as long as
+  // that.
+  void wait_past(std::uint32_t seen, std::chrono::microseconds spins_for = {}) const {
     if ((seen & kEnded) != 0) return;
-    for (int spin = 0; spin < 2000; ++spin)
-      if (count() != seen) return;
+    const auto begin = std::chrono::steady_clock::now();
+    do {
+      for (int spin = 0; spin < 2000; ++spin)
+        if (count() != seen) return;
+    } while (std::chrono::steady_clock::now() - begin < spins_for);
     count_.wait(seen, std::memory_order_acquire);
   }
 
@@ -137,7 +143,7 @@ class World {
   // Returns when every member is here. Where someone has aborted first nobody goes on from here, and all throw.
   void meet(Members& members) const {
     const std::uint32_t round = arrive(members, true);
-    members.rounds.wait_past(round);
+    members.rounds.wait_past(round, spins_for_);
     if (!Events::is_past(members.rounds.count(), round)) give_up(members, round);
   }
 
@@ -145,7 +151,7 @@ class World {
   // aborted.
   void part(Members& members) const {
     const std::uint32_t round = arrive(members, false);
-    members.rounds.wait_past(round);
+    members.rounds.wait_past(round, spins_for_);
     while (!Events::is_past(members.rounds.count(), round)) std::this_thread::yield();  // an abort ended the wait
     go_on();
   }
@@ -254,6 +260,9 @@ class World {
   }
 
   const int size_;
+  // Members of a group come to it within some ten or hundred microseconds of each other, and waking a thread takes as
+  // long (on virtual machines more). Where there are more ranks than cores, the others want them.
+  const std::chrono::microseconds spins_for_{ranks() <= num_processors() ? 200 : 0};
   std::vector<OfRank> ranks_;
   std::vector<Mailbox<Parcel>> parcels_;         // by pair()
   std::vector<Mailbox<control::Message>> told_;  // by pair(), on the control channel

@@ -1,6 +1,9 @@
 // The CPU as a device. The compute and copy streams are the thread that calls run(), whose kernels fork a team of
 // threads; the streams for communication and for moves between memory and disk are threads of their own, so that they
 // go on during computation. Each thread works through its own list in issue order and waits for the others by Progress.
+//
+// A collective that the compute stream would do nothing but wait for runs on the caller's thread, for waking another
+// one and being woken by it takes longer than many a collective does.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -171,19 +174,59 @@ class CpuExecutor final : public Executor {
 
   void prepare(CpuProgram& result, const Program& program) {
     result.prepared = prepare_program(plan_, communicator_.rank(), program, {memory_.at(0), kernels_});
+    const std::vector<bool> runs_here = awaited_at_once(program);
+    std::int32_t last_here = -1, last_there = -1;  // of the communication so far, on the caller's thread and on its own
     for (std::size_t i = 0; i < program.instructions.size(); ++i) {
       const Issued& issued = program.instructions[i];
       CHECK(issued.stream != Stream::background && issued.stream != Stream::tensor,
             "a plan for a CPU has one stream of communication");
-      const Thread mine = thread_of(issued.stream);
-      Queued one{static_cast<std::int32_t>(i), {}, &result.prepared.instructions[i], nullptr};
+      const auto index = static_cast<std::int32_t>(i);
+      const Thread mine = runs_here[i] ? kHere : thread_of(issued.stream);
+      Queued one{index, {}, &result.prepared.instructions[i], nullptr};
       one.after.fill(-1);
-      for (std::size_t s = 0; s < kNumStreams; ++s)
-        if (const Thread thread = thread_of(static_cast<Stream>(s)); thread != mine)
-          one.after[thread] = std::max(one.after[thread], issued.after[s]);
+      for (std::size_t s = 0; s < kNumStreams; ++s) {
+        const std::int32_t after = issued.after[s];
+        const bool moved = after >= 0 && runs_here[static_cast<std::size_t>(after)];
+        if (const Thread thread = moved ? kHere : thread_of(static_cast<Stream>(s)); thread != mine)
+          one.after[thread] = std::max(one.after[thread], after);
+      }
+      // Communication keeps its order, whichever thread has it.
+      if (issued.stream == Stream::communication) {
+        std::int32_t& before = one.after[mine == kHere ? kCommunication : kHere];
+        before = std::max(before, mine == kHere ? last_there : last_here);
+        (mine == kHere ? last_here : last_there) = index;
+      }
       if (const auto* collective = std::get_if<Collective>(&issued.instruction)) one.group = group(*collective);
       result.queues[mine].add(one, program.loops);
     }
+  }
+
+  // Which collectives come right behind what they wait for in the caller's list, and right before what waits for them.
+  // Of a loop, those of which that is so in the round before it too, which stands for the pass before each.
+  static std::vector<bool> awaited_at_once(const Program& program) {
+    const auto size = static_cast<std::int32_t>(program.instructions.size());
+    const auto at = [&](std::int32_t i) -> const Issued& { return program.instructions[static_cast<std::size_t>(i)]; };
+    const auto is_here = [&](std::int32_t i) { return thread_of(at(i).stream) == kHere; };
+    std::vector<bool> result(program.instructions.size());
+    std::int32_t before = -1;
+    for (std::int32_t i = 0; i < size; ++i) {
+      if (is_here(i)) before = i;
+      if (at(i).stream != Stream::communication || !std::holds_alternative<Collective>(at(i).instruction)) continue;
+      std::int32_t behind = i + 1;
+      while (behind < size && !is_here(behind)) ++behind;
+      result[static_cast<std::size_t>(i)] =
+          before >= 0 && at(i).after[static_cast<std::size_t>(Stream::compute)] == before && behind < size &&
+          at(behind).after[static_cast<std::size_t>(Stream::communication)] >= i;
+    }
+    for (const Loop& loop : program.loops)
+      for (std::int32_t i = loop.first; i < loop.last; ++i) {
+        const std::int32_t earlier = i - loop.size();
+        const bool both =
+            earlier >= 0 && result[static_cast<std::size_t>(i)] && result[static_cast<std::size_t>(earlier)];
+        result[static_cast<std::size_t>(i)] = both;
+        if (earlier >= 0) result[static_cast<std::size_t>(earlier)] = both;
+      }
+    return result;
   }
 
   HostCommunicator::Group* group(const Collective& collective) {
@@ -219,7 +262,7 @@ class CpuExecutor final : public Executor {
           workers_[other].progress.wait(awaited(program.program().loops, one.after[other], one.index, pass));
       if (failed_.load(std::memory_order_acquire)) return all = false;
       const std::int32_t number = number_of(program.program(), {one.index, pass});
-      run(program, one, pass, number, mine.now);
+      run(program, one, pass, number, one.group != nullptr ? workers_[kCommunication].now : mine.now);
       after(Place{one.index, pass});
       mine.progress.advance(number);
       return true;
