@@ -19,6 +19,12 @@ class HostCommunicator : public Communicator {
   class Group {
    public:
     virtual ~Group() = default;
+    /// Whether the thread that calls the next collectives of the group is the rank's only one that could run meanwhile:
+    /// it may then wait for the other members without sleeping. Otherwise its core is left to computation.
+    void wait_awake(bool awake) { awake_ = awake; }
+
+   protected:
+    bool awake_ = false;
   };
 
   /// Members ascending, this rank among them. Every member asks for the group.

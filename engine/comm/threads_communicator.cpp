@@ -141,17 +141,17 @@ class World {
   }
 
   // Returns when every member is here. Where someone has aborted first nobody goes on from here, and all throw.
-  void meet(Members& members) const {
+  void meet(Members& members, bool awake) const {
     const std::uint32_t round = arrive(members, true);
-    members.rounds.wait_past(round, spins_for_);
+    members.rounds.wait_past(round, spins_for(awake));
     if (!Events::is_past(members.rounds.count(), round)) give_up(members, round);
   }
 
   // Returns when every member that has met is here; none of them blocks in between. Then throws where someone has
   // aborted.
-  void part(Members& members) const {
+  void part(Members& members, bool awake) const {
     const std::uint32_t round = arrive(members, false);
-    members.rounds.wait_past(round, spins_for_);
+    members.rounds.wait_past(round, spins_for(awake));
     while (!Events::is_past(members.rounds.count(), round)) std::this_thread::yield();  // an abort ended the wait
     go_on();
   }
@@ -195,6 +195,12 @@ class World {
     return static_cast<std::size_t>(from) * ranks() + static_cast<std::size_t>(to);
   }
   OfRank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  // Members of a group come to it within some ten or hundred microseconds of each other, and waking a thread takes as
+  // long (on virtual machines more). Where there are more ranks than cores, the others want them.
+  std::chrono::microseconds spins_for(bool awake) const {
+    return std::chrono::microseconds(awake && ranks() <= num_processors() ? 200 : 0);
+  }
 
   // The count of the rounds before this one.
   std::uint32_t arrive(Members& members, bool may_throw) const {
@@ -260,9 +266,6 @@ class World {
   }
 
   const int size_;
-  // Members of a group come to it within some ten or hundred microseconds of each other, and waking a thread takes as
-  // long (on virtual machines more). Where there are more ranks than cores, the others want them.
-  const std::chrono::microseconds spins_for_{ranks() <= num_processors() ? 200 : 0};
   std::vector<OfRank> ranks_;
   std::vector<Mailbox<Parcel>> parcels_;         // by pair()
   std::vector<Mailbox<control::Message>> told_;  // by pair(), on the control channel
@@ -309,7 +312,7 @@ class ThreadCommunicator final : public HostCommunicator {
     const auto [first, last] =
         slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
     sum_in_rank_order(dtype, own.members->inputs, first, last, own.members->outputs, first);
-    world_->part(*own.members);
+    part(own);
     count_sent(2 * elements * size_of(dtype), own.size);
   }
 
@@ -319,7 +322,7 @@ class ThreadCommunicator final : public HostCommunicator {
     const auto [first, last] =
         slice_of(elements, static_cast<std::int64_t>(own.index), static_cast<std::int64_t>(own.size));
     sum_in_rank_order(dtype, own.members->inputs, first, last, {&output, 1}, 0);
-    world_->part(*own.members);
+    part(own);
     count_sent(elements * size_of(dtype), own.size);
   }
 
@@ -331,7 +334,7 @@ class ThreadCommunicator final : public HostCommunicator {
       if (target != own.members->inputs[member])
         std::memcpy(target, own.members->inputs[member], static_cast<std::size_t>(bytes));
     }
-    world_->part(*own.members);
+    part(own);
     count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
   }
 
@@ -343,7 +346,7 @@ class ThreadCommunicator final : public HostCommunicator {
           static_cast<std::byte*>(output) + static_cast<std::int64_t>(member) * bytes,
           static_cast<const std::byte*>(own.members->inputs[member]) + static_cast<std::int64_t>(own.index) * bytes,
           static_cast<std::size_t>(bytes));
-    world_->part(*own.members);
+    part(own);
     count_sent(bytes * static_cast<std::int64_t>(own.size), own.size);
   }
 
@@ -351,7 +354,7 @@ class ThreadCommunicator final : public HostCommunicator {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, input, output);
     std::memcpy(output, own.members->inputs[(own.index + own.size - 1) % own.size], static_cast<std::size_t>(bytes));
-    world_->part(*own.members);
+    part(own);
     bytes_sent_ += bytes;
   }
 
@@ -359,7 +362,7 @@ class ThreadCommunicator final : public HostCommunicator {
     auto& own = static_cast<ThreadGroup&>(group);
     meet(own, data, data);
     if (own.index != 0) std::memcpy(data, own.members->inputs[0], static_cast<std::size_t>(bytes));
-    world_->part(*own.members);
+    part(own);
     if (own.index + 1 < own.size) bytes_sent_ += bytes;  // a pipelined ring: all but the last pass it on
   }
 
@@ -383,6 +386,7 @@ class ThreadCommunicator final : public HostCommunicator {
   struct ThreadGroup final : Group {
     ThreadGroup(std::shared_ptr<Members> all, std::size_t i, std::size_t n)
         : members(std::move(all)), index(i), size(n) {}
+    bool is_awake() const { return awake_; }
     std::shared_ptr<Members> members;
     std::size_t index, size;
   };
@@ -390,8 +394,9 @@ class ThreadCommunicator final : public HostCommunicator {
   void meet(ThreadGroup& group, const void* input, void* output) {
     group.members->inputs[group.index] = input;
     group.members->outputs[group.index] = output;
-    world_->meet(*group.members);
+    world_->meet(*group.members, group.is_awake());
   }
+  void part(const ThreadGroup& group) { world_->part(*group.members, group.is_awake()); }
 
   void count_sent(std::int64_t bytes, std::size_t size) {
     const auto n = static_cast<std::int64_t>(size);

@@ -52,7 +52,8 @@ struct Queued {
   std::int32_t index = 0;                         // in the program
   std::array<std::int32_t, kNumThreads> after{};  // of each other thread the instruction that it waits for, as listed
   const PreparedInstruction* prepared = nullptr;
-  HostCommunicator::Group* group = nullptr;
+  HostCommunicator::Group* group = nullptr;  // of a collective
+  bool awaited = false;                      // of a collective: nothing of this rank goes on beside it
 };
 
 // What a thread does in a program, in issue order.
@@ -182,7 +183,7 @@ class CpuExecutor final : public Executor {
             "a plan for a CPU has one stream of communication");
       const auto index = static_cast<std::int32_t>(i);
       const Thread mine = runs_here[i] ? kHere : thread_of(issued.stream);
-      Queued one{index, {}, &result.prepared.instructions[i], nullptr};
+      Queued one{index, {}, &result.prepared.instructions[i], nullptr, runs_here[i]};
       one.after.fill(-1);
       for (std::size_t s = 0; s < kNumStreams; ++s) {
         const std::int32_t after = issued.after[s];
@@ -390,6 +391,7 @@ class CpuExecutor final : public Executor {
   void execute(CpuProgram& program, const Queued& one, std::int32_t, const Collective& collective) {
     void *const input = program.prepared.input(*one.prepared), *const output = program.prepared.output(*one.prepared);
     const std::int64_t elements = collective.input.region.bytes / size_of(collective.dtype);
+    one.group->wait_awake(one.awaited);
     switch (collective.kind) {
       case CollectiveKind::all_reduce:
         return communicator_.all_reduce(*one.group, collective.dtype, output, elements);
