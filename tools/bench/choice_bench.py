@@ -11,9 +11,11 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from predict_bench import GPT_1M, GPT_11M, GPT_27M, LLAMA_4M, LLAMA_26M, HERE, measure, options, overrides, say  # noqa: E402
+from cells import HERE  # noqa: E402
+from predict_bench import GPT_1M, GPT_11M, GPT_27M, LLAMA_4M, LLAMA_26M, MLP_1M, MLP_55M, RESNET18, measure, options, say, settings_of  # noqa: E402
 
 TWO = {
     "ddp": "ddp", "zero1": "zero1", "zero2": "zero2", "fsdp": "fsdp", "tensor 2": "{tensor: {degree: 2}}",
@@ -26,16 +28,20 @@ FOUR = {
     "pipeline 2, tensor 2": "{pipeline: {degree: 2}, tensor: {degree: 2}}",
 }
 
-# name, model, sequence, samples a step, samples a micro-batch and rank, dtype, ranks
+# name, cell, samples of a micro-batch and rank, dtype, ranks
 JOBS = [
-    ("gpt 1M, f32, 2 ranks", GPT_1M, 64, 12, 3, "f32", 2),
-    ("gpt 11M, bf16, 2 ranks", GPT_11M, 128, 8, 2, "bf16", 2),
-    ("gpt 27M, f32, 2 ranks", GPT_27M, 128, 8, 2, "f32", 2),
-    ("llama 4M, bf16, 2 ranks", LLAMA_4M, 256, 8, 2, "bf16", 2),
-    ("llama 26M, f32, 2 ranks", LLAMA_26M, 128, 8, 2, "f32", 2),
-    ("gpt 1M, bf16, 4 ranks", GPT_1M, 64, 16, 2, "bf16", 4),
-    ("llama 4M, f32, 4 ranks", LLAMA_4M, 256, 8, 1, "f32", 4),
-    ("gpt 11M, bf16, 4 ranks", GPT_11M, 128, 8, 1, "bf16", 4),
+    ("gpt 1M, f32, 2 ranks", GPT_1M, 3, "f32", 2),
+    ("gpt 11M, bf16, 2 ranks", GPT_11M, 2, "bf16", 2),
+    ("gpt 27M, f32, 2 ranks", GPT_27M, 2, "f32", 2),
+    ("llama 4M, bf16, 2 ranks", LLAMA_4M, 2, "bf16", 2),
+    ("llama 26M, f32, 2 ranks", replace(LLAMA_26M, batch=8), 2, "f32", 2),
+    ("llama 26M, bf16, 2 ranks", replace(LLAMA_26M, batch=8), 2, "bf16", 2),
+    ("mlp 1M, f32, 2 ranks", MLP_1M, 16, "f32", 2),
+    ("mlp 55M, bf16, 2 ranks", MLP_55M, 64, "bf16", 2),
+    ("resnet18, f32, 2 ranks", RESNET18, 8, "f32", 2),
+    ("gpt 1M, bf16, 4 ranks", replace(GPT_1M, batch=16), 2, "bf16", 4),
+    ("llama 4M, f32, 4 ranks", LLAMA_4M, 1, "f32", 4),
+    ("gpt 11M, bf16, 4 ranks", GPT_11M, 1, "bf16", 4),
 ]
 
 
@@ -47,12 +53,12 @@ def plan(args, settings):
 
 
 def bench(args, job, folder):
-    listed = TWO if job[6] == 2 else FOUR
-    settings = {name: overrides((*job, strategy), folder) for name, strategy in listed.items()}
+    listed = TWO if job[4] == 2 else FOUR
+    settings = {name: settings_of(*job[1:], strategy, folder) for name, strategy in listed.items()}
     plans = {name: plan(args, one) for name, one in settings.items()}
-    auto = plan(args, overrides((*job, "auto"), folder))
+    auto = plan(args, settings_of(*job[1:], "auto", folder))
     if auto and all(one is None or one["hash"] != auto["hash"] for one in plans.values()):
-        settings["auto"], plans["auto"] = overrides((*job, json.dumps(auto["strategy"])), folder), auto
+        settings["auto"], plans["auto"] = settings_of(*job[1:], json.dumps(auto["strategy"]), folder), auto
     settings = {name: one for name, one in settings.items() if plans[name]}
     predicted = {name: plans[name]["predicted"]["step_ms"] for name in settings}
     rounds = {name: [] for name in settings}

@@ -1,5 +1,5 @@
 """Predicted against measured step times on this machine: `trainer plan` by a hardware file that `trainer calibrate` wrote, `trainer run` for
-the truth. Both GPT and Llama, 1M to 124M parameters, f32 and bf16, one, two and four ranks, several strategies.
+the truth. GPT, Llama, perceptrons and networks of images, 1M to 124M parameters, f32 and bf16, one, two and four ranks, several strategies.
 
 A shared machine is slow for seconds at a time, so every job runs in several rounds, far apart, and the quickest round's median step counts,
 as it is the quickest pass that calibrate keeps. The range over the rounds is in the table.
@@ -8,50 +8,67 @@ Writes a table to stderr and a JSON object a job to stdout.
 """
 
 import argparse
-import array
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
+from cells import CELLS, HERE, ROOT, Cell, overrides, write_data
 
-GPT_1M = {"graph": "gpt2", "layers": 4, "heads": 4, "dim": 128, "vocab": 256, "context": 64}
-GPT_11M = {"graph": "gpt2", "layers": 6, "heads": 6, "dim": 384, "vocab": 256, "context": 128}
-GPT_27M = {"graph": "gpt2", "layers": 8, "heads": 8, "dim": 512, "vocab": 4096, "context": 128}
-GPT_124M = {"graph": "gpt2", "layers": 12, "heads": 12, "dim": 768, "vocab": 50304, "context": 64}
-LLAMA_4M = {"graph": "llama", "layers": 6, "heads": 8, "kv_heads": 2, "dim": 256, "hidden": 704, "vocab": 256, "rope_theta": 10000.0}
-LLAMA_26M = {"graph": "llama", "layers": 8, "heads": 8, "kv_heads": 4, "dim": 512, "hidden": 1408, "vocab": 4096, "rope_theta": 10000.0}
-LLAMA_110M = {"graph": "llama", "layers": 12, "heads": 12, "kv_heads": 12, "dim": 768, "hidden": 2048, "vocab": 16384, "rope_theta": 10000.0}
+
+def gpt(layers, heads, dim, vocab, seq, batch):
+    return Cell("gpt2", batch, seq, dict(layers=layers, heads=heads, dim=dim, vocab=vocab, context=seq))
+
+
+def llama(layers, heads, kv_heads, dim, hidden, vocab, seq, batch):
+    return Cell("llama", batch, seq, dict(layers=layers, heads=heads, kv_heads=kv_heads, dim=dim, hidden=hidden, vocab=vocab))
+
+
+GPT_1M = gpt(4, 4, 128, 256, 64, batch=12)
+GPT_11M = gpt(6, 6, 384, 256, 128, batch=8)
+GPT_27M = gpt(8, 8, 512, 4096, 128, batch=8)
+GPT_124M = gpt(12, 12, 768, 50304, 64, batch=4)
+LLAMA_4M = llama(6, 8, 2, 256, 704, 256, 256, batch=8)
+LLAMA_26M = llama(8, 8, 4, 512, 1408, 4096, 128, batch=4)
+LLAMA_110M = llama(12, 12, 12, 768, 2048, 16384, 128, batch=4)
+MLP_1M, MLP_55M, CONVNET, RESNET18, VIT = (CELLS[name] for name in ("mlp", "mlp-wide", "convnet", "resnet18", "vit"))
 
 TENSOR = "{tensor: {degree: 2}}"
 PIPELINE = "{pipeline: {degree: 2}}"
 
-# name, model, sequence, samples a step, samples a micro-batch and rank, dtype, ranks, strategy
+# name, cell, samples of a micro-batch and rank, dtype, ranks, strategy
 JOBS = [
-    ("gpt 1M, f32", GPT_1M, 64, 12, 12, "f32", 1, "ddp"),
-    ("gpt 1M, bf16", GPT_1M, 64, 12, 12, "bf16", 1, "ddp"),
-    ("gpt 1M, f32, ddp 2", GPT_1M, 64, 12, 6, "f32", 2, "ddp"),
-    ("gpt 1M, f32, zero2 4", GPT_1M, 64, 12, 3, "f32", 4, "zero2"),
-    ("gpt 11M, bf16", GPT_11M, 128, 8, 4, "bf16", 1, "ddp"),
-    ("gpt 11M, bf16, fsdp 2", GPT_11M, 128, 8, 4, "bf16", 2, "fsdp"),
-    ("gpt 11M, bf16, tensor 2", GPT_11M, 128, 8, 8, "bf16", 2, TENSOR),
-    ("gpt 11M, f32, ddp 4", GPT_11M, 128, 8, 2, "f32", 4, "ddp"),
-    ("gpt 27M, f32, pipeline 2", GPT_27M, 128, 8, 1, "f32", 2, PIPELINE),
-    ("gpt 124M, f32", GPT_124M, 64, 4, 4, "f32", 1, "ddp"),
-    ("gpt 124M, bf16", GPT_124M, 64, 4, 4, "bf16", 1, "ddp"),
-    ("gpt 124M, bf16, zero2 2", GPT_124M, 64, 4, 2, "bf16", 2, "zero2"),
-    ("llama 4M, bf16", LLAMA_4M, 256, 8, 8, "bf16", 1, "ddp"),
-    ("llama 4M, f32, ddp 2", LLAMA_4M, 256, 8, 4, "f32", 2, "ddp"),
-    ("llama 4M, bf16, fsdp 4", LLAMA_4M, 256, 8, 2, "bf16", 4, "fsdp"),
-    ("llama 26M, f32", LLAMA_26M, 128, 4, 4, "f32", 1, "ddp"),
-    ("llama 26M, bf16, tensor 2", LLAMA_26M, 128, 4, 4, "bf16", 2, TENSOR),
-    ("llama 26M, f32, pipeline 2", LLAMA_26M, 128, 8, 1, "f32", 2, PIPELINE),
-    ("llama 110M, bf16, fsdp 2", LLAMA_110M, 128, 4, 2, "bf16", 2, "fsdp"),
+    ("gpt 1M, f32", GPT_1M, 12, "f32", 1, "ddp"),
+    ("gpt 1M, bf16", GPT_1M, 12, "bf16", 1, "ddp"),
+    ("gpt 1M, f32, ddp 2", GPT_1M, 6, "f32", 2, "ddp"),
+    ("gpt 1M, f32, zero2 4", GPT_1M, 3, "f32", 4, "zero2"),
+    ("gpt 11M, bf16", GPT_11M, 4, "bf16", 1, "ddp"),
+    ("gpt 11M, bf16, fsdp 2", GPT_11M, 4, "bf16", 2, "fsdp"),
+    ("gpt 11M, bf16, tensor 2", GPT_11M, 8, "bf16", 2, TENSOR),
+    ("gpt 11M, f32, ddp 4", GPT_11M, 2, "f32", 4, "ddp"),
+    ("gpt 11M, f32, pipeline 4", GPT_11M, 1, "f32", 4, "{pipeline: {degree: 4}}"),
+    ("gpt 27M, f32, pipeline 2", GPT_27M, 1, "f32", 2, PIPELINE),
+    ("gpt 124M, f32", GPT_124M, 4, "f32", 1, "ddp"),
+    ("gpt 124M, bf16", GPT_124M, 4, "bf16", 1, "ddp"),
+    ("gpt 124M, bf16, zero2 2", GPT_124M, 2, "bf16", 2, "zero2"),
+    ("llama 4M, bf16", LLAMA_4M, 8, "bf16", 1, "ddp"),
+    ("llama 4M, f32, ddp 2", LLAMA_4M, 4, "f32", 2, "ddp"),
+    ("llama 4M, bf16, fsdp 4", LLAMA_4M, 2, "bf16", 4, "fsdp"),
+    ("llama 26M, f32", LLAMA_26M, 4, "f32", 1, "ddp"),
+    ("llama 26M, bf16, tensor 2", LLAMA_26M, 4, "bf16", 2, TENSOR),
+    ("llama 26M, f32, pipeline 2", replace(LLAMA_26M, batch=8), 1, "f32", 2, PIPELINE),
+    ("llama 26M, bf16, zb_h1 4", replace(LLAMA_26M, batch=8), 1, "bf16", 4, "{pipeline: {degree: 4, schedule: zb_h1}}"),
+    ("llama 110M, bf16, fsdp 2", LLAMA_110M, 2, "bf16", 2, "fsdp"),
+    ("mlp 1M, f32", MLP_1M, 64, "f32", 1, "ddp"),
+    ("mlp 55M, bf16", MLP_55M, 256, "bf16", 1, "ddp"),
+    ("mlp 55M, f32, zero1 2", MLP_55M, 128, "f32", 2, "zero1"),
+    ("convnet, f32", CONVNET, 128, "f32", 1, "ddp"),
+    ("resnet18, f32", RESNET18, 32, "f32", 1, "ddp"),
+    ("resnet18, bf16", RESNET18, 32, "bf16", 1, "ddp"),
+    ("vit 22M, bf16, ddp 2", VIT, 4, "bf16", 2, "ddp"),
 ]
 
 
@@ -59,23 +76,12 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def write_tokens(folder, vocabulary):
-    path = os.path.join(folder, f"tokens{vocabulary}.bin")
-    if not os.path.exists(path):
-        rng = random.Random(1)
-        with open(path, "wb") as f:
-            array.array("H", (rng.randrange(vocabulary) for _ in range(120_000))).tofile(f)
-    return path
-
-
-def overrides(job, folder):
+def settings_of(cell, micro, dtype, ranks, strategy, folder):
     """The job as key=value over train_cell.yaml."""
-    _, model, seq, batch, micro, dtype, ranks, strategy = job
-    params = ", ".join(f"{key}: {value}" for key, value in model.items() if key != "graph")
-    graph = os.path.join(ROOT, "configs", "models", model["graph"] + ".yaml")
-    return [f"model={{graph: {graph}, with: {{{params}}}}}", f"data.train={write_tokens(folder, model['vocab'])}", f"data.seq_len={seq}",
-            f"train.batch={{global: {batch}, micro: {micro}}}", f"precision.compute={dtype}", f"cluster.devices_per_node={ranks}",
-            f"strategy={strategy}", "checkpoint={dir: null}"]
+    data = os.path.join(folder, f"{cell.sizes['vocab']}.bin" if cell.seq else f"{cell.graph}{cell.sizes['classes']}.safetensors")
+    if not os.path.exists(data):
+        write_data(cell, 120_000 // cell.seq if cell.seq else 4 * cell.batch, data)
+    return [*overrides(cell, dtype, data, micro), f"cluster.devices_per_node={ranks}", f"strategy={strategy}", "checkpoint={dir: null}"]
 
 
 def trainer(args, command, settings):
@@ -119,7 +125,7 @@ def main():
     args = options(__doc__, [job[0] for job in JOBS])
     jobs = [job for job in JOBS if args.only in job[0]]
     with tempfile.TemporaryDirectory() as folder:
-        settings = [overrides(job, folder) for job in jobs]
+        settings = [settings_of(*job[1:], folder) for job in jobs]
         predicted = [predict(args, one) for one in settings]
         rounds = [[] for _ in jobs]
         for _ in range(args.rounds):

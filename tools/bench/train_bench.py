@@ -3,35 +3,21 @@ machine disturbs both. The first round tries every variant of PyTorch (peer/pyto
 The best step of all rounds counts on both sides; ratios are ours over theirs.
 
 The floor of a step is its FLOPs over the measured rate of a large matrix product in that precision, plus AdamW's 28 bytes
-a parameter over the measured memory bandwidth (both measured here, by PyTorch); activations' traffic is left out.
+a parameter over the measured memory bandwidth (both measured here, by PyTorch); activations' traffic is left out. FLOPs and
+parameters are those of `trainer plan`, which counts products, convolutions and attention.
 
 Writes one JSON object a cell and precision to stdout and a table to stderr.
 """
 
 import argparse
-import array
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, os.path.join(HERE, "peer"))
-from pytorch_train import CELLS  # noqa: E402
-
-
-def parameters(cell):
-    return cell.vocab * cell.dim + cell.context * cell.dim + cell.layers * (12 * cell.dim**2 + 13 * cell.dim) + 2 * cell.dim
-
-
-def flops(cell):
-    """Of a step: 6 per weight of a product and token, and attention's causal half of 12·T·C per layer and token."""
-    weights = cell.vocab * cell.dim + cell.layers * 12 * cell.dim**2
-    return cell.batch * cell.seq * (6 * weights + 6 * cell.layers * cell.seq * cell.dim)
+from cells import CELLS, HERE, ROOT, overrides, write_data
 
 
 def measure_peaks(precisions):
@@ -63,16 +49,21 @@ def measure_peaks(precisions):
     return peaks
 
 
+def arguments(cell, precision, data, steps):
+    return [os.path.join(HERE, "train_cell.yaml"), *overrides(cell, precision, data), f"train.steps={steps}", "--json"]
+
+
+def ask(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
 def run_ours(trainer, cell, precision, data, steps):
-    overrides = [f"model.with.{key}={getattr(cell, key)}" for key in ("layers", "heads", "dim", "vocab", "context")]
-    overrides += [f"data.train={data}", f"data.seq_len={cell.seq}", f"train.steps={steps}", f"train.batch.global={cell.batch}",
-                  f"train.batch.micro={cell.batch}", f"precision.compute={precision}"]
-    command = [trainer, "run", os.path.join(HERE, "train_cell.yaml"), *overrides, "--json"]
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log.jsonl")
-        done = subprocess.run([*command, f"log.jsonl={log}"], capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr}")
+        ask([trainer, "run", *arguments(cell, precision, data, steps), f"log.jsonl={log}"])
         lines = [json.loads(line) for line in open(log)]
     return [line["step_ms"] / 1e3 for line in lines if "step_ms" in line][2:]  # as the peer, without two warm-up steps
 
@@ -80,36 +71,31 @@ def run_ours(trainer, cell, precision, data, steps):
 def run_peer(name, precision, variants, bf16, steps):
     command = [sys.executable, os.path.join(HERE, "peer", "pytorch_train.py"), "--cells", name, "--precisions", precision,
                "--variants", ",".join(variants), "--steps", str(steps), "--bf16", ",".join(bf16)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in ask(command).splitlines()]
 
 
 def bench(trainer, name, precision, rounds, steps, peaks, folder):
     cell = CELLS[name]
-    data = os.path.join(folder, f"{name}.bin")
+    data = os.path.join(folder, f"{name}.bin" if cell.seq else f"{name}.safetensors")
+    timed = steps * cell.short + 2
     if not os.path.exists(data):
-        rng = random.Random(1)
-        ids = array.array("H", (rng.randrange(cell.vocab) for _ in range(max(steps + 3, 20) * cell.batch * cell.seq + 1)))
-        with open(data, "wb") as f:
-            ids.tofile(f)
-    tokens = cell.batch * cell.seq
+        write_data(cell, (timed + 1) * cell.batch, data)
     ours, theirs, medians = [], {}, []
     variants, bf16 = ["eager", "compile"], ["autocast", "masters"]
     for _ in range(rounds):
-        times = sorted(run_ours(trainer, cell, precision, data, steps + 2))
-        ours.append(tokens / times[0])
-        medians.append(tokens / times[len(times) // 2])
+        times = sorted(run_ours(trainer, cell, precision, data, timed))
+        ours.append(cell.units / times[0])
+        medians.append(cell.units / times[len(times) // 2])
         for result in run_peer(name, precision, variants, bf16, steps):
-            theirs[result["variant"]] = max(theirs.get(result["variant"], 0), result["tokens_per_s"])
+            theirs[result["variant"]] = max(theirs.get(result["variant"], 0), result["per_s"])
         best = max(theirs, key=theirs.get)
         variants = ["compile" if best.startswith("compile") else "eager"]
         bf16 = [way for way in bf16 if way in best] or bf16
-    floor = flops(cell) / peaks[precision] + 28 * parameters(cell) / peaks["memory"]
-    return {"cell": name, "precision": precision, "ours_tokens_per_s": round(max(ours), 1), "ours_median": round(max(medians), 1),
-            "pytorch_tokens_per_s": theirs[best], "pytorch_variant": best, "ratio": round(max(ours) / theirs[best], 3),
-            "floor_tokens_per_s": round(tokens / floor, 1), "of_floor": round(max(ours) / (tokens / floor), 3)}
+    plan = json.loads(ask([trainer, "plan", *arguments(cell, precision, data, timed)]))
+    floor = plan["model_flops_per_step"] / peaks[precision] + 28 * plan["parameters"] / peaks["memory"]
+    return {"cell": name, "precision": precision, "ours_per_s": round(max(ours), 1), "ours_median": round(max(medians), 1),
+            "pytorch_per_s": theirs[best], "pytorch_variant": best, "ratio": round(max(ours) / theirs[best], 3),
+            "floor_per_s": round(cell.units / floor, 1), "of_floor": round(max(ours) / (cell.units / floor), 3)}
 
 
 def main():
@@ -131,8 +117,8 @@ def main():
             for precision in precisions:
                 row = bench(args.trainer, name, precision, args.rounds, args.steps, peaks, folder)
                 print(json.dumps(row), flush=True)
-                say(f"{name:10} {precision:5} {row['ours_tokens_per_s']:10.1f} {row['pytorch_tokens_per_s']:10.1f} {row['ratio']:6.2f} "
-                    f"{row['floor_tokens_per_s']:10.1f}  {row['pytorch_variant']}")
+                say(f"{name:10} {precision:5} {row['ours_per_s']:10.1f} {row['pytorch_per_s']:10.1f} {row['ratio']:6.2f} "
+                    f"{row['floor_per_s']:10.1f}  {row['pytorch_variant']}")
 
 
 if __name__ == "__main__":

@@ -1,86 +1,35 @@
-"""PyTorch's training step on the four cells of train_bench.sh: the same GPT-2 as configs/models/gpt2.yaml (biases, tied
-head, tanh GELU), AdamW with decay on matrices only, clipping to norm 1, fresh batches every step, two threads.
+"""PyTorch's training step on the cells of train_bench.sh (../cells.py, models.py): AdamW with decay on matrices only, clipping to norm 1,
+fresh batches every step, two threads.
 
 A cell is measured in every way a practitioner would try, and the fastest counts: eager or torch.compile, fused or
-plain AdamW, and for bf16 either autocast over f32 weights or bf16 weights with f32 masters. Prints one JSON object a
-line: cell, precision, variant, tokens_per_s (of the fastest step) and the same of the median step.
+plain AdamW, images with channels first or last, and for bf16 either autocast over f32 weights or bf16 weights with f32
+masters. Prints one JSON object a line: cell, precision, variant, per_s (tokens, or samples that are no text, of the fastest
+step) and the same of the median step.
 
   python pytorch_train.py [--cells 124m-64,...] [--precisions f32,bf16] [--variants eager,compile] [--steps 8] [--seconds 30]
 """
 
 import argparse
 import json
+import os
 import sys
 import time
-from dataclasses import dataclass
 
 import torch
-import torch.nn as nn
-import torch.nn.functional as F
 
-
-@dataclass(frozen=True)
-class Cell:
-    layers: int
-    heads: int
-    dim: int
-    vocab: int
-    context: int
-    batch: int
-    seq: int
-
-
-CELLS = {
-    "124m-64": Cell(12, 12, 768, 50304, 1024, 4, 64),
-    "124m-256": Cell(12, 12, 768, 50304, 1024, 4, 256),
-    "nano": Cell(4, 4, 128, 65, 64, 12, 64),
-    "char": Cell(6, 6, 384, 65, 256, 64, 256),
-}
-
-
-class Block(nn.Module):
-    def __init__(self, cell):
-        super().__init__()
-        d = cell.dim
-        self.heads = cell.heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.c_attn, self.c_proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.c_fc, self.c_out = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
-
-    def forward(self, x):
-        b, t, d = x.shape
-        q, k, v = (p.view(b, t, self.heads, d // self.heads).transpose(1, 2) for p in self.c_attn(self.ln_1(x)).split(d, dim=2))
-        o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.c_proj(o.transpose(1, 2).reshape(b, t, d))
-        return x + self.c_out(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
-
-
-class Gpt(nn.Module):
-    def __init__(self, cell):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(cell.vocab, cell.dim), nn.Embedding(cell.context, cell.dim)
-        self.h = nn.ModuleList(Block(cell) for _ in range(cell.layers))
-        self.ln_f = nn.LayerNorm(cell.dim)
-        for name, p in self.named_parameters():
-            if p.dim() > 1:
-                nn.init.normal_(p, 0.0, 0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(p)
-
-    def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
-        for block in self.h:
-            x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cells import CELLS  # noqa: E402
+from models import MODELS  # noqa: E402
 
 
 class Step:
     """One training step. `masters`: bf16 weights in the model, f32 masters in the optimizer."""
 
-    def __init__(self, cell, precision, compiled, fused, masters):
+    def __init__(self, cell, precision, compiled, fused, masters, channels_last):
         torch.manual_seed(1)
-        self.model = Gpt(cell)
+        self.model = MODELS[cell.graph](**cell.sizes)
+        if channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)
         self.autocast = precision == "bf16" and not masters
         self.masters = None
         trained = list(self.model.parameters())
@@ -96,9 +45,11 @@ class Step:
         self.optimizer = torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.95), fused=fused, foreach=None if fused else True)
         self.forward = torch.compile(self.model) if compiled else self.model
 
-    def run(self, tokens, targets):
+    def run(self, inputs, targets):
+        if self.masters and inputs.is_floating_point():
+            inputs = inputs.bfloat16()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
-            loss = self.forward(tokens, targets)
+            loss = self.forward(inputs, targets)
         loss.backward()
         if self.masters:
             for master, p in zip(self.masters, self.model.parameters()):
@@ -113,16 +64,29 @@ class Step:
         return loss.item()
 
 
-def measure(cell, step, steps, seconds):
+def batches(cell, channels_last):
+    """Draws inputs and targets, time after time."""
     generator = torch.Generator().manual_seed(2)
-    batch = lambda: torch.randint(0, cell.vocab, (cell.batch, cell.seq), generator=generator)
+    ints = lambda high, shape: torch.randint(0, high, shape, generator=generator)
+    while True:
+        if cell.seq:
+            yield tuple(ints(cell.sizes["vocab"], (cell.batch, cell.seq)) for _ in range(2))
+            continue
+        _, shape, classes = cell.inputs()
+        samples = torch.randn(cell.batch, *shape, generator=generator)
+        yield samples.to(memory_format=torch.channels_last) if channels_last else samples, ints(classes, (cell.batch,))
+
+
+def measure(cell, step, channels_last, steps, seconds):
+    drawn = batches(cell, channels_last)
     for _ in range(2):
-        step.run(batch(), batch())
+        step.run(*next(drawn))
+    steps *= cell.short
     times, begin = [], time.perf_counter()
     while len(times) < 3 or (len(times) < steps and time.perf_counter() - begin < seconds):
-        tokens, targets = batch(), batch()
+        batch = next(drawn)
         start = time.perf_counter()
-        step.run(tokens, targets)
+        step.run(*batch)
         times.append(time.perf_counter() - start)
     return sorted(times)
 
@@ -143,20 +107,18 @@ def main():
     for name in args.cells.split(","):
         cell = CELLS[name]
         for precision in args.precisions.split(","):
-            for compiled in (v == "compile" for v in args.variants.split(",")):
+            for variant in args.variants.split(","):
                 for way in args.bf16.split(",") if precision == "bf16" else [""]:
                     for adamw in args.adamw.split(","):
-                        step = Step(cell, precision, compiled, adamw == "fused", way == "masters")
-                        times = measure(cell, step, args.steps, args.seconds)
-                        tokens = cell.batch * cell.seq
-                        parts = ["compile" if compiled else "eager", way, adamw]
-                        print(json.dumps({
-                            "cell": name, "precision": precision, "variant": "+".join(p for p in parts if p),
-                            "tokens_per_s": round(tokens / times[0], 1),
-                            "median_tokens_per_s": round(tokens / times[len(times) // 2], 1),
-                            "steps": len(times), "torch": torch.__version__,
-                        }), flush=True)
-                        del step
+                        for layout in ["", "channels_last"] if cell.graph in ("convnet", "resnet") else [""]:
+                            step = Step(cell, precision, variant == "compile", adamw == "fused", way == "masters", layout != "")
+                            times = measure(cell, step, layout != "", args.steps, args.seconds)
+                            print(json.dumps({
+                                "cell": name, "precision": precision, "variant": "+".join(p for p in [variant, way, adamw, layout] if p),
+                                "per_s": round(cell.units / times[0], 1), "median_per_s": round(cell.units / times[len(times) // 2], 1),
+                                "steps": len(times), "torch": torch.__version__,
+                            }), flush=True)
+                            del step
 
 
 if __name__ == "__main__":
