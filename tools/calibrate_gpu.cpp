@@ -51,7 +51,8 @@ void put_text(const GpuFigures& figures, const Gpu& gpu, const std::string& base
               double seconds) {
   report::Table works({"work", "dtype", "sizes", "rate", "spread"});
   for (const cost::MeasuredWork& one : figures.works)
-    works.add({one.work, std::string(name_of(one.dtype)), fmt::format("{}", fmt::join(one.sizes, " × ")),
+    works.add({one.work.substr(0, one.work.find('@')), std::string(name_of(one.dtype)),
+               fmt::format("{}", fmt::join(one.sizes, " × ")),
                cost::counts_flops(one.work) ? fmt::format("{:.1f} TFLOP/s", one.rate.value * 1e-12)
                                             : fmt::format("{:.0f} GB/s", one.rate.value * 1e-9),
                fmt::format("±{:.1f}%", 100 * one.rate.spread)});

@@ -6,7 +6,11 @@
 #include <cmath>
 #include <map>
 #include <numbers>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "engine/cost/collective_times.h"
 #include "engine/cost/kernel_times.h"
@@ -70,6 +74,7 @@ struct CostModel::Impl {
                      : 0;
   }
   Estimate of_mean_rank(const Signature& signature) const;
+  std::optional<Estimate> measured_here(const Signature& signature) const;
   int node_of(int rank) const { return rank / std::max(1, cluster.ranks_per_node); }
   int ranks_on_node() const { return std::min(std::max(1, cluster.ranks_per_node), cluster.mesh.world_size()); }
 
@@ -141,9 +146,7 @@ Estimate CostModel::kernel(const Signature& signature) const {
 
 Estimate CostModel::Impl::of_mean_rank(const Signature& signature) const {
   if (!cuda()) return cpu_kernel(machine(), measured, signature, cluster.threads, ranks_on_node(), cold());
-  // Muon's work is that of products in f32, which on GPUs it is not.
-  const bool looked_up = !measured.empty() && signature.op != Op::muon_orthogonalize;
-  const std::optional<Estimate> known = looked_up ? measured.kernel(work_of(signature), 1, 1) : std::nullopt;
+  const std::optional<Estimate> known = measured_here(signature);
   Estimate estimate = known ? *known : gpu_kernel(machine(), signature);
   if (estimate.bound == Bound::compute) estimate.us *= slowest;
   return estimate;
@@ -154,6 +157,19 @@ double CostModel::taking_turns(double busy) const {
   const double turns = static_cast<double>(std::max(1, impl_->cluster.threads)) * impl_->ranks_on_node() /
                        std::max(1, impl_->machine().device.units);
   return turns > 1 ? std::clamp(turns * busy, 1.0, turns) / turns : 1;
+}
+
+// By its own name, as calibrate writes it; or by its class, where a file says so.
+std::optional<Estimate> CostModel::Impl::measured_here(const Signature& signature) const {
+  if (measured.empty()) return std::nullopt;
+  Work work = work_of(signature);
+  const std::string exact = exact_name(signature);
+  const std::string_view of_class = std::exchange(work.name, exact);
+  if (const std::optional<Estimate> known = measured.kernel(work, 1, 1)) return known;
+  // Muon's class is that of products in f32, and codes of fp8 have that of bf16.
+  if (signature.op == Op::muon_orthogonalize || multiplies_fp8(signature)) return std::nullopt;
+  work.name = of_class;
+  return measured.kernel(work, 1, 1);
 }
 
 Estimate CostModel::collective(CollectiveKind kind, DType dtype, Axes axes, const std::vector<std::int32_t>& stages,

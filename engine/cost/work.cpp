@@ -2,7 +2,10 @@
 #include "engine/cost/work.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
+#include <type_traits>
+#include <variant>
 
 #include "engine/core/check.h"
 #include "engine/core/matrix_list.h"
@@ -222,6 +225,38 @@ Work of_own(const Signature& s) {
 
 bool counts_flops(std::string_view work) {
   return work.starts_with("linear") || work.starts_with("attention") || work.starts_with("conv2d");
+}
+
+// FNV-1a, 64 bits, over everything that makes the signature what it is.
+std::string exact_name(const Signature& s) {
+  std::uint64_t hash = 0xCBF29CE484222325u;
+  const auto add = [&](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+    hash = (hash ^ 0xFFu) * 0x100000001B3u;  // the end of a word
+  };
+  add(name_of(s.op));
+  for (const TensorDesc& operand : s.operands) {
+    add(name_of(operand.dtype));
+    add(operand.shape.str());
+  }
+  for (const auto& [name, value] : s.attributes.items()) {
+    add(name);
+    std::visit(
+        [&](const auto& one) {
+          using T = std::decay_t<decltype(one)>;
+          if constexpr (std::is_same_v<T, std::string>)
+            add(one);
+          else if constexpr (std::is_same_v<T, double>)
+            add(std::to_string(std::bit_cast<std::uint64_t>(one)));
+          else
+            add(std::to_string(one));
+        },
+        value);
+  }
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string name = std::string(work_of(s).name) + "@";
+  for (int shift = 60; shift >= 0; shift -= 4) name += kDigits[hash >> shift & 15];
+  return name;
 }
 
 bool multiplies_fp8(const Signature& s) {

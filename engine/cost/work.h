@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -30,6 +31,11 @@ Work work_of(const Signature& signature);
 /// Appended to a class: its operands were in memory, and in no cache, but for the one that the kernel before has just
 /// written.
 inline constexpr std::string_view kFromMemory = "@memory";
+
+/// The class, and a hash of the whole signature: "linear@5d2c…". By that name times of a GPU's kernels are kept, which
+/// count for this signature alone: one with a mask, an epilogue or codes of fp8 is of the same class and takes another
+/// time.
+std::string exact_name(const Signature& signature);
 
 /// Whether amounts of this class are FLOPs.
 bool counts_flops(std::string_view work);

@@ -1,10 +1,6 @@
 // One kernel after the other, each long enough that the clock of a busy GPU settles.
 #include "tools/calibrate/gpu_calibration.h"
 
-#include <algorithm>
-#include <map>
-#include <tuple>
-
 #include "engine/core/error.h"
 #include "kernels/prepare.h"
 #include "tools/calibrate/hardware_text.h"
@@ -39,7 +35,6 @@ cost::Figure link_of(GpuBench& bench) {
 GpuFigures measure_gpu(GpuBench& bench, const std::vector<Signature>& kernels, std::int64_t cache_bytes,
                        const std::function<void(const cost::Work&)>& begins) {
   GpuFigures figures;
-  std::map<std::tuple<std::string_view, DType, std::vector<std::int64_t>>, std::vector<cost::Figure>> rates;
   for (const Signature& signature : kernels) {
     const cost::Work work = cost::work_of(signature);
     if (begins) begins(work);
@@ -51,16 +46,12 @@ GpuFigures measure_gpu(GpuBench& bench, const std::vector<Signature>& kernels, s
         continue;
       }
       const cost::Figure us = median_of(times);
-      if (us.value > 0) rates[{work.name, work.dtype, work.sizes}].push_back({work.amount / us.value * 1e6, us.spread});
+      if (us.value > 0)
+        figures.works.push_back(
+            {cost::exact_name(signature), work.dtype, 0, 1, work.sizes, {work.amount / us.value * 1e6, us.spread}});
     } catch (const DataError& error) {
       figures.left_out.push_back(kernels::describe(signature) + ": " + error.what());
     }
-  }
-  // Kernels of one class and size may differ in what the class does not say: the slowest stands for them.
-  for (const auto& [key, found] : rates) {
-    const auto& [work, dtype, sizes] = key;
-    const cost::Figure slowest = *std::ranges::min_element(found, {}, &cost::Figure::value);
-    figures.works.push_back({std::string(work), dtype, 0, 1, sizes, slowest});
   }
   figures.host_link = link_of(bench);
   return figures;

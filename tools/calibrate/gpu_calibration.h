@@ -13,7 +13,7 @@
 namespace trainer::tools {
 
 struct GpuFigures {
-  std::vector<cost::MeasuredWork> works;  ///< one for each class of work, dtype and sizes
+  std::vector<cost::MeasuredWork> works;  ///< one for each kernel, by cost::exact_name
   cost::Figure host_link;                 ///< bytes/s of the slower direction
   std::vector<std::string> left_out;      ///< "attention_documents: …": kernels that could not be measured, and why
 };
