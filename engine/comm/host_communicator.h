@@ -1,5 +1,5 @@
-// HostCommunicator: collectives between ranks on host memory, for programs on CPUs. They block the calling thread,
-// which is the rank's communication thread; a rank issues them in one order. Sums are in rank order, so the same bits
+// HostCommunicator: collectives between ranks on host memory, for programs on CPUs. They block the calling thread;
+// one thread of a rank at a time calls them, in one order. Sums are in rank order, so the same bits
 // come out on every rank and every run.
 #pragma once
 
@@ -19,8 +19,8 @@ class HostCommunicator : public Communicator {
   class Group {
    public:
     virtual ~Group() = default;
-    /// Whether the thread that calls the next collectives of the group is the rank's only one that could run meanwhile:
-    /// it may then wait for the other members without sleeping. Otherwise its core is left to computation.
+    /// Whether no computation of the rank goes on beside the next collectives of the group: who calls them may then
+    /// wait for the other members without sleeping. Otherwise its core is left to computation.
     void wait_awake(bool awake) { awake_ = awake; }
 
    protected:

@@ -153,7 +153,8 @@ Estimate CostModel::Impl::of_mean_rank(const Signature& signature) const {
 }
 
 double CostModel::taking_turns(double busy) const {
-  if (impl_->cuda()) return 1;
+  // Of several nodes each may hold ranks of one stage, which compute at the same time.
+  if (impl_->cuda() || impl_->ranks_on_node() < impl_->cluster.mesh.world_size()) return 1;
   const double turns = static_cast<double>(std::max(1, impl_->cluster.threads)) * impl_->ranks_on_node() /
                        std::max(1, impl_->machine().device.units);
   return turns > 1 ? std::clamp(turns * busy, 1.0, turns) / turns : 1;

@@ -366,12 +366,12 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
     scored.compute_us += (piece.forward_us + piece.backward_us() - piece.network_us - piece.recompute_us) * each;
   }
   scored.step_us = makespan(candidate, pipelined, forward, backward) + tail;
-  if (stages > 1) {
-    const double busy = scored.tensor_us + scored.recompute_us + scored.compute_us + scored.data_us + scored.update_us;
-    const double less = model.taking_turns(busy / scored.step_us);
-    for (double Scored::*time : {&Scored::step_us, &Scored::tensor_us, &Scored::recompute_us, &Scored::compute_us,
-                                 &Scored::data_us, &Scored::update_us})
-      scored.*time *= less;
+  if (stages > 1) {  // as cost::predict has it: of computing, and of waits for that of others
+    const double sent = scored.tensor_us + scored.data_us,
+                 less =
+                     model.taking_turns((scored.recompute_us + scored.compute_us + scored.update_us) / scored.step_us);
+    scored.step_us = sent + (scored.step_us - sent) * less;
+    for (double Scored::*time : {&Scored::recompute_us, &Scored::compute_us, &Scored::update_us}) scored.*time *= less;
   }
   scored.bubble_us = std::max(0.0, scored.step_us - scored.tensor_us - scored.recompute_us - scored.compute_us -
                                        scored.data_us - scored.update_us);

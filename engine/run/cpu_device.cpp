@@ -53,7 +53,7 @@ struct Queued {
   std::array<std::int32_t, kNumThreads> after{};  // of each other thread the instruction that it waits for, as listed
   const PreparedInstruction* prepared = nullptr;
   HostCommunicator::Group* group = nullptr;  // of a collective
-  bool awaited = false;                      // of a collective: nothing of this rank goes on beside it
+  bool awaited = false;                      // of a collective: no computation of this rank goes on beside it
 };
 
 // What a thread does in a program, in issue order.

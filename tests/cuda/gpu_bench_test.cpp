@@ -102,13 +102,20 @@ TEST_CASE("predictions have the measured times of these kernels, and the model's
   CountingBench bench;
   const TensorDesc x{DType::bf16, {64, 128}}, stat{DType::f32, {64}}, w{DType::bf16, {128}};
   const Signature norm{Op::layer_norm, {{"eps", 1e-5}, {"bias", true}}, {x, w, w, x, stat, stat}},
-      lookup{Op::embedding, {}, {{DType::i32, {64}}, {DType::bf16, {100, 128}}, x}};
+      lookup{Op::embedding, {}, {{DType::i32, {64}}, {DType::bf16, {100, 128}}, x}},
+      expert{Op::expert_linear,
+             {{"parts", std::int64_t{8}}, {"filled", 1.0}},
+             {{DType::bf16, {1, 8, 64, 128}},
+              {DType::i32, {1, 8, 64}},
+              {DType::bf16, {8, 256, 128}},
+              {DType::bf16, {1, 8, 64, 256}}}};
   const tools::GpuFigures figures =
-      tools::measure_gpu(bench, {linear(4096, 512, 256), norm, lookup, linear(4096, 1024, 256)}, 1 << 20);
+      tools::measure_gpu(bench, {linear(4096, 512, 256), norm, lookup, expert, linear(4096, 1024, 256)}, 1 << 20);
   CHECK(figures.works.size() == 2);
-  REQUIRE(figures.left_out.size() == 2);
+  REQUIRE(figures.left_out.size() == 3);
   CHECK(figures.left_out[0].find("do not fit") != std::string::npos);
   CHECK(figures.left_out[1].find("no such id") != std::string::npos);
+  CHECK(figures.left_out[2].find("depends on ids") != std::string::npos);
   CHECK(figures.host_link.value == doctest::Approx(40e9));  // the slower direction
 
   const cost::MachineModel machine = h100_with(figures), base = h100_with({{}, {1e9, 0}, {}});

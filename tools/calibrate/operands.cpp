@@ -1,6 +1,7 @@
 // Random numbers, and ids that are in range.
 #include "tools/calibrate/operands.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -44,7 +45,7 @@ const std::vector<std::int32_t>& numbers(std::int64_t below) {
   return at->second;
 }
 
-// Numbers that ids may be: rows of a table, classes, a counter.
+// Numbers that ids may be: rows of a table, classes, a counter; 0: unknown.
 std::int64_t ids_of(const Signature& s) {
   switch (s.op) {
     case Op::embedding:
@@ -59,8 +60,11 @@ std::int64_t ids_of(const Signature& s) {
       return s.operands[0].shape[-1];
     case Op::max_pool2d_grad:
       return s.operands[2].shape[-1] * s.operands[2].shape[-2];
-    default:
+    case Op::cross_entropy_count:
+    case Op::correct_count_gathered:
       return 2;
+    default:
+      return 0;
   }
 }
 
@@ -97,10 +101,17 @@ int fresh_of(const Signature& s) {
   }
 }
 
+// A single number counts steps, and any will do.
+bool knows_contents(const Signature& signature) {
+  return ids_of(signature) != 0 || std::ranges::none_of(signature.operands, [](const TensorDesc& operand) {
+           return operand.dtype == DType::i32 && operand.elements() > 1;
+         });
+}
+
 std::span<const std::byte> contents_of(const Signature& signature, int operand) {
   switch (signature.operands[static_cast<std::size_t>(operand)].dtype) {
     case DType::i32:
-      return std::as_bytes(std::span(numbers(ids_of(signature))));
+      return std::as_bytes(std::span(numbers(std::max<std::int64_t>(1, ids_of(signature)))));
     case DType::f32:
     case DType::bf16:
     case DType::f16:
