@@ -1,6 +1,6 @@
 // HostCommunicator: collectives between ranks on host memory, for programs on CPUs. They block the calling thread;
-// one thread of a rank at a time calls them, in one order. Sums are in rank order, so the same bits
-// come out on every rank and every run.
+// one thread of a rank at a time calls them, in one order. Sums are in rank order, so the same bits come out on every
+// rank and every run.
 #pragma once
 
 #include <cstdint>

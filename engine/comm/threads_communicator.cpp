@@ -41,8 +41,7 @@ class Events {
   }
   // Whether a count has gone on from an earlier one.
   static bool is_past(std::uint32_t count, std::uint32_t seen) { return (count | kEnded) != (seen | kEnded); }
-  // Returns once the count is another than `seen`, at once after end(). Spins for a moment first, or for as long as
-  // that.
+  // Returns once the count differs from `seen`, at once after end(). Spins for at least `spins_for` before it sleeps.
   void wait_past(std::uint32_t seen, std::chrono::microseconds spins_for = {}) const {
     if ((seen & kEnded) != 0) return;
     const auto begin = std::chrono::steady_clock::now();
@@ -196,8 +195,8 @@ class World {
   }
   OfRank& of(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 
-  // Members of a group come to it within some ten or hundred microseconds of each other, and waking a thread takes as
-  // long (on virtual machines more). Where there are more ranks than cores, the others want them.
+  // The members of a group arrive 10 to 100 us apart. Waking a thread that sleeps takes as long, and more on virtual
+  // machines. With more ranks than cores, a rank that spins would keep another one from running.
   std::chrono::microseconds spins_for(bool awake) const {
     return std::chrono::microseconds(awake && ranks() <= num_processors() ? 200 : 0);
   }

@@ -1,5 +1,5 @@
 // Kernels that are timed one by one, as `trainer calibrate --device cuda` does, and what predictions make of the times.
-// On the emulated GPU these are of no use; they are there, and of the kernel that was asked for.
+// On the emulated GPU the times say nothing about a GPU: tests check that there are some, for the right kernel.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ Signature linear(std::int64_t rows, std::int64_t in, std::int64_t out) {
       Op::linear, {{"bias", false}}, {{DType::bf16, {rows, in}}, {DType::bf16, {out, in}}, {DType::bf16, {rows, out}}}};
 }
 
-// Every kernel takes as many microseconds as it is the how manieth.
+// The first kernel takes one microsecond, the second two, and so on.
 class CountingBench final : public GpuBench {
  public:
   std::vector<double> kernel_us(const Case& one) override {
