@@ -32,10 +32,12 @@ using cost::Scored;
 using cost::SearchSpace;
 
 // Whole plans are what a choice spends its time on: many of small models are made, and few of large ones.
-constexpr std::int64_t kInstructionsToPlan = 100'000;
+constexpr std::int64_t kInstructionsToPlan = 620'000;
 // A larger plan is made only of what would be taken: it takes seconds.
 constexpr std::int64_t kMostOfOne = 250'000;
-constexpr std::size_t kMostFinalists = 16, kMostBeyondBudget = 3, kMostAlternatives = 24, kMostThatDoNotFit = 8;
+// Variants of what would be taken are faster by little.
+constexpr std::int64_t kMostOfVariant = 100'000;
+constexpr std::size_t kMostFinalists = 48, kMostBeyondBudget = 3, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
 class Choice {
  public:
@@ -54,17 +56,12 @@ class Choice {
           {loaded_.at("strategy", "there is no way to train this on the cluster: " +
                                       (found.impossible.empty() ? "no candidate" : found.impossible.front()))});
     promises_.add(std::move(found.scored));
-    for (std::vector<std::size_t> next = this->next_together(); !next.empty(); next = this->next_together()) {
-      std::vector<Scored> promised;
-      for (const std::size_t index : next) promised.push_back(promises_.known(index));
-      const std::vector<Finalists::Planned> exact = finalists_.plan(promised);
-      for (std::size_t i = 0; i < next.size(); ++i)
-        promises_.learn(next[i], exact[i].scored ? &*exact[i].scored : nullptr, exact[i].whole);
-      if (!finalists_.any_fits()) add_frugal();
-    }
-    if (finalists_.all().empty()) throw finalists_.refused().front();
-    finalists_.complete(this->taken());  // of those that do not fit
-    finalists_.plan(variants(finalists_.all()[taken()].scored));
+    do {
+      plan_promising();
+      if (finalists_.all().empty()) throw finalists_.refused().front();
+    } while (finalists_.complete(this->taken()));  // whose memory was the least that it needs
+    finalists_.plan(variants(this->taken()));
+    while (finalists_.complete(this->taken())) continue;
     const std::size_t taken = this->taken();
     CompiledJob result = finalists_.take(taken);
     verify(result.plan);
@@ -75,39 +72,62 @@ class Choice {
  private:
   static constexpr std::size_t kPlanned = std::numeric_limits<std::size_t>::max();
 
+  struct Wanted {
+    std::size_t index;  // of promises_
+    std::int64_t most_instructions;
+    bool would_be_taken;
+  };
+  static constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
   // Plans and promises side by side: what would be taken if every promise were kept.
   struct Field {
     std::vector<Scored> list;
     std::vector<std::size_t> index;  // of promises_; kPlanned
   };
 
-  // The candidate to plan next and, once a promise has not been kept, the one that would be next without it. That costs
-  // no time where one thread makes a plan; a pipeline's stages are planned at the same time already.
+  void plan_promising() {
+    for (std::vector<std::size_t> next = this->next_together(); !next.empty(); next = this->next_together()) {
+      std::vector<Scored> promised;
+      for (const std::size_t index : next) promised.push_back(promises_.known(index));
+      const std::vector<Finalists::Planned> exact = finalists_.plan(promised);
+      for (std::size_t i = 0; i < next.size(); ++i)
+        promises_.learn(next[i], exact[i].scored ? &*exact[i].scored : nullptr, exact[i].played);
+      if (!finalists_.any_fits()) add_frugal();
+    }
+  }
+
+  // The candidate to plan next and, once a promise has not been kept, those that would be next without it: where one of
+  // them would be taken one more, which may be in vain, and of those that are only faster some that are planned in any
+  // case. That costs no time where one thread makes a plan; many stages are planned at the same time already.
   std::vector<std::size_t> next_together() {
-    const auto is_one_role = [&](std::size_t index) {
-      return promises_.known(index).candidate.size(Axis::pipeline) == 1;
-    };
-    const std::optional<std::size_t> first = next();
-    if (!first) return {};
-    promises_.set_planned(*first);
-    if (finalists_.all().empty() || !is_one_role(*first)) return {*first};
-    const std::optional<std::size_t> second = next();
-    if (!second || !is_one_role(*second)) return {*first};
-    promises_.set_planned(*second);
-    return {*first, *second};
+    const bool begun = !finalists_.all().empty();
+    std::vector<std::size_t> together;
+    std::size_t most = begun ? 2 : 1;
+    while (together.size() < most) {
+      const std::optional<Wanted> wanted = next();
+      if (!wanted) break;
+      promises_.set_planned(wanted->index);
+      together.push_back(wanted->index);
+      if (begun && !wanted->would_be_taken) most = kFasterTogether;
+      if (promises_.known(wanted->index).candidate.size(Axis::pipeline) > kFewStages) break;
+    }
+    return together;
   }
 
   // The candidate to plan next. Promises are taken at their word: if one of them would be taken it is looked at more
   // closely, and in the end planned. If none of them would, none of them can change the choice. The fastest decides
   // what a tie is, and so it is planned too, unless its plan is large; and others that are faster than what is taken
   // where that is cheap.
-  std::optional<std::size_t> next() {
+  std::optional<Wanted> next() {
     if (finalists_.all().size() + finalists_.refused().size() >= kMostFinalists) return std::nullopt;
     const bool sure = !finalists_.all().empty() && !finalists_.any_fits();  // memory has disappointed
     if (finalists_.num_planned() >= (sure ? kMostWithoutFit : kMostBeyondBudget) && budget() <= 0) return std::nullopt;
     while (true) {
       const Field field = this->field(sure);
-      if (field.list.empty()) return least_bytes();
+      if (field.list.empty()) {
+        const std::optional<std::size_t> least = least_bytes();
+        return least ? std::optional(Wanted{*least, kNoLimit, true}) : std::nullopt;
+      }
       const std::optional<Wanted> wanted = this->wanted(field);
       if (!wanted) return std::nullopt;
       if (!promises_.sketched(wanted->index) && sketches_ < kMostSketches)
@@ -115,7 +135,7 @@ class Choice {
       else if (instructions(wanted->index) > wanted->most_instructions)
         promises_.set_aside(wanted->index);
       else
-        return wanted->index;
+        return wanted;
     }
   }
 
@@ -126,19 +146,14 @@ class Choice {
 
   std::int64_t budget() const { return kInstructionsToPlan - finalists_.instructions(); }
 
-  struct Wanted {
-    std::size_t index;  // of promises_
-    std::int64_t most_instructions;
-  };
-
   std::optional<Wanted> wanted(const Field& field) const {
     const std::size_t taken = cost::choose(loaded_.job.goal, space_.limit_bytes, field.list);
-    if (field.index[taken] != kPlanned) return Wanted{field.index[taken], std::numeric_limits<std::int64_t>::max()};
+    if (field.index[taken] != kPlanned) return Wanted{field.index[taken], kNoLimit, true};
     if (budget() <= 0) return std::nullopt;
     const std::vector<std::size_t> order = by_measure(field);
     for (const std::size_t i : order) {
       if (i == taken) break;
-      if (field.index[i] != kPlanned) return Wanted{field.index[i], i == order.front() ? kMostOfOne : budget()};
+      if (field.index[i] != kPlanned) return Wanted{field.index[i], i == order.front() ? kMostOfOne : budget(), false};
     }
     return std::nullopt;
   }
@@ -224,9 +239,11 @@ class Choice {
 
   // How far gathers run ahead and how large buckets are: no score knows them, so they are tried on the one that would
   // be taken.
-  std::vector<Scored> variants(const Scored& of) const {
+  std::vector<Scored> variants(std::size_t taken) const {
+    const Scored& of = finalists_.all()[taken].scored;
     const Candidate& c = of.candidate;
-    if (!loaded_.job.strategy.free.data || c.data_ranks() == 1 || budget() <= 0 || !finalists_.any_fits()) return {};
+    if (!loaded_.job.strategy.free.data || c.data_ranks() == 1 || !finalists_.any_fits()) return {};
+    if (finalists_.instructions(taken) > kMostOfVariant) return {};
     std::vector<Scored> result;
     if (record_of(c.kind, c.sharding).takes("prefetch")) {
       result.push_back(of);
@@ -304,13 +321,15 @@ class Choice {
             cost::text_of(c),
             one.scored.step_us,
             one.scored.bytes,
-            one.exact,
+            one.basis,
             std::move(rejected)};
   }
 
   static constexpr double kReach = 1.001 * (1 + cost::kMostTie);  // of the least time: what can be taken
   static constexpr double kDoubtful = 1.05;  // so much above the limit, what is scored may fit all the same
-  static constexpr std::size_t kMostWithoutFit = 4, kMostFrugal = 64, kSketchesTogether = 8, kMostSketches = 512;
+  static constexpr std::size_t kMostWithoutFit = 4, kMostFrugal = 64, kSketchesTogether = 8, kMostSketches = 512,
+                               kFasterTogether = 4;
+  static constexpr int kFewStages = 4;
 
   const LoadedJob& loaded_;
   const Hardware& hardware_;

@@ -28,6 +28,11 @@ int threads_per_rank(int ranks) {
   return std::max(1, cores / ranks);
 }
 
+std::string_view name_of(Basis basis) {
+  constexpr std::string_view kNames[] = {"scored", "drafted", "planned"};
+  return kNames[static_cast<std::size_t>(basis)];
+}
+
 std::string Suggestion::str() const { return fmt::format("{}: {}", fmt::join(overrides, " "), text); }
 
 CompiledJob written_out(CompiledJob job) {

@@ -50,6 +50,11 @@ struct PipelineChunk {
 };
 
 /// A way to train that was looked at and not taken, or the one that was.
+/// What a candidate's time and memory are from: a score; a draft of its plan, whose memory is the least that it needs;
+/// its plan.
+enum class Basis : std::uint8_t { score, draft, plan };
+std::string_view name_of(Basis basis);
+
 struct Alternative {
   StrategyJob strategy;
   Mesh mesh;
@@ -58,7 +63,7 @@ struct Alternative {
   std::string text;         ///< "fsdp full_shard over 8, micro-batch 4"
   double predicted_us = 0;  ///< of a step
   std::int64_t peak_bytes = 0;
-  bool exact = false;    ///< planned and played in full; else by the search's scores
+  Basis basis = Basis::score;
   std::string rejected;  ///< why it lost; empty: it was taken
 };
 
@@ -98,11 +103,12 @@ struct CompiledJob {
   std::int64_t host_bytes = 0;       ///< of the host's memory that a rank may take beside the plan's allocation
   std::optional<std::int64_t> host_limit_bytes{};  ///< of the memory beside a rank's GPU; none: not known
   bool fits = true;
-  std::optional<std::int64_t> vocabulary;    ///< rows of the embedding that reads `tokens`, where there is one
-  std::optional<std::int64_t> classes;       ///< of the logits that the loss reads, where it is a cross-entropy
-  std::optional<std::int64_t> ignore_index;  ///< the target that the loss leaves out, where it can leave one out
-  bool counts_correct = false;               ///< an evaluation counts right answers
-  std::vector<std::string> figures;          ///< names of Loss::figures
+  std::optional<std::int64_t> least_as_list{};  ///< of a draft that may fit as a list: the bytes that needs at least
+  std::optional<std::int64_t> vocabulary;       ///< rows of the embedding that reads `tokens`, where there is one
+  std::optional<std::int64_t> classes;          ///< of the logits that the loss reads, where it is a cross-entropy
+  std::optional<std::int64_t> ignore_index;     ///< the target that the loss leaves out, where it can leave one out
+  bool counts_correct = false;                  ///< an evaluation counts right answers
+  std::vector<std::string> figures;             ///< names of Loss::figures
 
   /// Of the fullest rank.
   std::int64_t peak_bytes() const;

@@ -59,13 +59,13 @@ std::string why_not_faster(const Scored& loser, const Scored& winner, std::int64
 std::string why_not(const Finalist& loser, const Finalist& winner, std::int64_t limit_bytes, Goal goal) {
   const Scored &l = loser.scored, &w = winner.scored;
   if (!l.fits)
-    return fmt::format("needs {}{} a rank, and there are {}", loser.exact ? "" : "about ", bytes_text(l.bytes),
-                       bytes_text(limit_bytes));
+    return fmt::format("needs {}{} a rank, and there are {}", loser.basis == Basis::plan ? "" : "about ",
+                       bytes_text(l.bytes), bytes_text(limit_bytes));
   if (goal == Goal::memory && l.bytes > w.bytes)
     return fmt::format("needs {} a rank, {} more", bytes_text(l.bytes), bytes_text(l.bytes - w.bytes));
   const double more = l.step_us / w.step_us - 1;
   if (more < 0)
-    return fmt::format("{:.1f}% faster{}, {}", -100 * more, loser.exact ? "" : " by its score",
+    return fmt::format("{:.1f}% faster{}, {}", -100 * more, loser.basis == Basis::score ? " by its score" : "",
                        why_not_faster(l, w, limit_bytes));
   if (more <= cost::kEqual) return fmt::format("{:.1f}% slower", 100 * more);
   const auto mine = parts(l), theirs = parts(w);
@@ -81,7 +81,7 @@ std::string why(const Finalist& winner, const std::vector<Finalist>& others, con
   const Scored& w = winner.scored;
   std::string text = fmt::format("{}: a step of {} in {} of {} a rank", cost::text_of(w.candidate),
                                  time_text(w.step_us), bytes_text(w.bytes), bytes_text(limit_bytes));
-  if (winner.exact) text += fmt::format(" ({})", bound(winner));
+  if (winner.basis != Basis::score) text += fmt::format(" ({})", bound(winner));
   text += ".";
   if (!w.fits) return text + " No strategy fits on these devices; this one needs the least memory.";
   const auto fitting = std::find_if(others.begin(), others.end(), [](const Finalist& one) { return one.scored.fits; });

@@ -4,17 +4,18 @@
 #include <string>
 #include <vector>
 
+#include "engine/compile/compiled_job.h"
 #include "engine/cost/predict.h"
 #include "engine/cost/search.h"
 #include "engine/job/job.h"
 
 namespace trainer {
 
-/// A candidate that was looked at; `prediction` is set for those that were planned and played in full.
+/// A candidate that was looked at.
 struct Finalist {
-  cost::Scored scored;  ///< with the exact time and bytes where it was planned
-  bool exact = false;
-  cost::RoleTimes times{};  ///< of the slowest role, where it was planned
+  cost::Scored scored;
+  Basis basis = Basis::score;
+  cost::RoleTimes times{};  ///< of the slowest role, where its plan was played
 };
 
 /// "12% slower: 31.0 ms of communication along the tensor axis that nothing hides", "needs 96.1 GiB a rank, and there

@@ -9,6 +9,7 @@
 
 #include "engine/compile/compiled_job.h"
 #include "engine/compile/explain.h"
+#include "engine/compile/fixed.h"
 #include "engine/cost/search.h"
 #include "engine/job/yaml.h"
 
@@ -27,13 +28,14 @@ class Finalists {
 
   struct Planned {
     std::optional<cost::Scored> scored;  ///< nothing where the planner refuses it (a step of too many instructions)
-    bool whole = false;                  ///< it has a plan, which was played
+    bool played = false;                 ///< it has a plan, or a draft of one, which was played
   };
-  /// Plans candidates, at the same time, and plays the plans. A pipeline whose fullest stage cannot fit is not planned
-  /// further: its bytes are the least that it needs.
+  /// Drafts plans of candidates, at the same time, and plays them. A pipeline whose fullest stage cannot fit is not
+  /// planned further: its bytes are the least that it needs. So are those of what may fit as a list but not with loops,
+  /// which is taken to fit until it is completed.
   std::vector<Planned> plan(const std::vector<cost::Scored>& scored);
-  /// Plans one that was not planned further.
-  void complete(std::size_t finalist);
+  /// Plans one to its end. False: it was.
+  bool complete(std::size_t finalist);
 
   bool any_fits() const;
   const std::vector<Finalist>& all() const { return finalists_; }
@@ -41,25 +43,28 @@ class Finalists {
   /// How many of them have a plan, and the instructions of all their steps.
   std::size_t num_planned() const { return num_planned_; }
   std::int64_t instructions() const { return instructions_; }
-  /// REQUIRES: it has a plan.
+  /// Of one's step. REQUIRES: it is complete.
+  std::int64_t instructions(std::size_t finalist) const;
+  /// REQUIRES: it is complete.
   CompiledJob take(std::size_t finalist) { return std::move(*compiled_[finalist]); }
 
  private:
   struct Attempt {
     Finalist finalist;
-    std::optional<CompiledJob> compiled;  // nothing: known not to fit
+    std::optional<CompiledJob> compiled;  // nothing: not planned to its end
+    std::int64_t instructions = 0;        // of a step; 0: there is no plan
     std::optional<JobError> refused;
   };
   Attempt attempt(const cost::Scored& scored) const;
   bool cannot_fit(const LoadedJob& job, const cost::Scored& scored, std::int64_t& least) const;
-  Attempt played(const LoadedJob& job, const cost::Scored& scored) const;
-  void count(const Plan& plan);
+  Attempt played(const LoadedJob& job, const cost::Scored& scored, Finish finish) const;
+  void count(const Attempt& attempt);
 
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const std::vector<std::string>& pieces_;
   std::vector<Finalist> finalists_;
-  std::vector<std::optional<CompiledJob>> compiled_;  // nothing: known not to fit
+  std::vector<std::optional<CompiledJob>> compiled_;  // nothing: not planned to its end
   std::vector<JobError> refused_;
   const std::int64_t limit_bytes_;
   std::size_t num_planned_ = 0;

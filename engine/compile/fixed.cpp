@@ -124,7 +124,8 @@ class Compilation {
         tree_(graph_tree(loaded)),
         gathers_again_(job_.strategy.tensor.keep == TensorKeep::shard) {}
 
-  CompiledJob run(Proof proof) {
+  CompiledJob run(Finish finish) {
+    finish_ = finish;
     const std::unique_ptr<DataStrategy> data = lay_out();
     const int data_ranks = mesh_.group_size(kBatchAxes);
     const std::int64_t rows = purpose_ == Purpose::score ? job_.train.batch.micro.value_or(1) : 1;
@@ -138,7 +139,7 @@ class Compilation {
       gathers_again_ = true;
       best = first_that_fits(candidates, *data);
     }
-    if (proof == Proof::now) verify(best.plan);
+    if (finish == Finish::proved) verify(best.plan);
     best.recompute = job_.activation_checkpointing;
     best.strategy_why = "the job asks for it";
     const bool decided = gathers_again_ && job_.strategy.tensor.keep == TensorKeep::automatic;
@@ -497,6 +498,7 @@ class Compilation {
     AssembleOptions options = options_of(graphs, batch, data, compression.get());
 
     CompiledJob result;
+    if (finish_ == Finish::draft) options.instead_of_list = [&](std::int64_t least) { result.least_as_list = least; };
     result.plan = assemble(options);
     if (graphs.train) check_parts(result.plan);
     result.memory = report_memory(result.plan);
@@ -560,6 +562,7 @@ class Compilation {
   const Purpose purpose_;
   const yaml::Node tree_;
   bool gathers_again_;  // TensorKeep::shard
+  Finish finish_ = Finish::proved;
   Mesh mesh_;
   std::optional<strategies::GivenSchedule> given_;  // by a file
 };
@@ -575,8 +578,8 @@ LoadedJob as_compiled(const LoadedJob& loaded, const CompiledJob& compiled) {
   return fixed;
 }
 
-CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof) {
-  return Compilation(loaded, hardware, purpose).run(proof);
+CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Finish finish) {
+  return Compilation(loaded, hardware, purpose).run(finish);
 }
 
 std::int64_t least_bytes(const LoadedJob& loaded, const Hardware& hardware, const std::vector<int>& stages) {

@@ -13,14 +13,16 @@ namespace trainer {
 /// Throws JobError where the batch does not divide over the data ranks, or a rank's part into micro-batches.
 void check_batch(const LoadedJob& loaded, const Mesh& mesh);
 
-enum class Proof : std::uint8_t { now, later };
+/// How far a compilation goes: the plan is proved; it is not; or besides, of a step that may fit as a list but not with
+/// loops (a list takes ten times as long) it is known what the list takes, and its least bytes (least_as_list).
+enum class Finish : std::uint8_t { proved, unproved, draft };
 
 /// The job with everything as it was compiled, which leaves nothing to choose.
 LoadedJob as_compiled(const LoadedJob& loaded, const CompiledJob& compiled);
 
-/// `micro: auto` is the largest that fits; where none does, fits = false. With Proof::later the plan has not been
-/// verified. Throws JobError as `compile` does.
-CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose, Proof proof = Proof::now);
+/// `micro: auto` is the largest that fits; where none does, fits = false. Throws JobError as `compile` does.
+CompiledJob compile_fixed(const LoadedJob& loaded, const Hardware& hardware, Purpose purpose,
+                          Finish finish = Finish::proved);
 
 /// What some stage of the pipeline needs at least, where the job's micro-batch is fixed: of `stages` the first that
 /// needs more than there is, else the fullest. In a fraction of the time that compiling takes. Throws as that does.

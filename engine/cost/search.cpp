@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <deque>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "engine/core/parallel.h"
 #include "engine/cost/domains.h"
@@ -42,6 +44,9 @@ double at_least_us(const Frame& frame, const Candidate& c) {
   const double waits = (c.size(Axis::pipeline) - 1) * (record.splits_backward ? frame.forward_share : 1.0);
   return frame.at_least_us * (1 + waits / (static_cast<double>(c.virtual_stages) * c.actions()));
 }
+
+// A lower bound so much above what was found is not looked into.
+constexpr double kHopeless = 1.1;
 
 // What two candidates have in common that differ in recomputation alone.
 using Identity = std::tuple<MeshAndKind, bool, bool, ContextKind, PipelineSchedule, int, std::int64_t>;
@@ -161,7 +166,6 @@ class FrameScoring {
     found_.scored.push_back(std::move(scored));
   }
 
-  static constexpr double kHopeless = 1.1;  // a lower bound so much above what was found is not looked into
   static constexpr double kTight = 0.985;   // of the limit: so near to it, a plan may turn out not to fit
   static constexpr double kDoubtful = 1.1;  // so much above the limit, what is scored may fit all the same
 
@@ -184,9 +188,12 @@ class Enumeration {
   }
 
   SearchResult run() {
-    std::vector<Frame> frames = this->frames();
-    std::ranges::stable_sort(frames, {}, [](const Frame& frame) { return at_least_us(frame, frame.candidate); });
-    score(frames, false);
+    std::vector<Cut> cuts = this->cuts();
+    for (std::size_t most = kFirstMicros; std::ranges::any_of(cuts, &Cut::goes_on); most = kAllMicros) {
+      std::vector<Frame> frames = this->frames(cuts, most);
+      std::ranges::stable_sort(frames, {}, [](const Frame& frame) { return at_least_us(frame, frame.candidate); });
+      score(frames, false);
+    }
     order();
     result_.impossible = refusals_.texts();
     return std::move(result_);
@@ -286,16 +293,20 @@ class Enumeration {
     return fitting();
   }
 
-  // Those of graphs that are cut alike, from small micro-batches to large ones, until not even the most frugal way
-  // holds one. Threads take turns at the cuts.
-  std::vector<Frame> frames() {
-    struct Cut {
-      Candidate candidate;
-      std::vector<int> stages;
-      std::vector<std::int64_t> micros;
-      std::vector<Frame> frames{};
-      Refusals refusals{};
-    };
+  // Candidates of graphs that are cut alike, from small micro-batches to large ones.
+  struct Cut {
+    Candidate candidate;
+    std::vector<int> stages;
+    std::vector<std::int64_t> micros;
+    std::size_t next = 0;                   // of micros
+    double at_least_us = 0, before_us = 0;  // of the fastest frame with the last micro-batch, and with the one before
+    std::vector<Frame> frames{};            // that are not scored yet
+    Refusals refusals{};
+
+    bool goes_on() const { return next < micros.size(); }
+  };
+
+  std::vector<Cut> cuts() {
     std::vector<Cut> cuts;
     for (int expert : domains_.experts(refusals_))
       for (int context : domains_.contexts(expert, refusals_))
@@ -304,24 +315,39 @@ class Enumeration {
           const std::vector<std::int64_t> micros = domains_.micros(context, tensor, stages, refusals_);
           for (const Candidate& c : cut_alike(expert, context, tensor)) cuts.push_back({c, stages, micros});
         }
+    return cuts;
+  }
+
+  // The frames of up to `most` micro-batches of each cut, until not even the most frugal way holds one. Threads take
+  // turns at the cuts.
+  std::vector<Frame> frames(std::vector<Cut>& cuts, std::size_t most) {
     for_each_index_in_lanes(cuts.size(), scorers_.size(), [&](std::size_t i, std::size_t lane) {
       Cut& cut = cuts[i];
-      for (std::int64_t micro : cut.micros) {
-        cut.candidate.micro = micro;
-        if (!frames_of(cut.candidate, cut.stages, scorers_[lane], cut.frames, cut.refusals)) break;
+      for (; cut.next < std::min(most, cut.micros.size()); ++cut.next) {
+        cut.candidate.micro = cut.micros[cut.next];
+        if (is_hopeless(cut) || !frames_of(cut, scorers_[lane])) cut.next = cut.micros.size() - 1;
       }
     });
     std::vector<Frame> frames;
     for (Cut& cut : cuts) {
-      std::ranges::move(cut.frames, std::back_inserter(frames));
+      std::ranges::move(std::exchange(cut.frames, {}), std::back_inserter(frames));
       refusals_.add(cut.refusals);
     }
     return frames;
   }
 
+  // Whether larger micro-batches are too slow as well. What twice the micro-batch gains is less each time.
+  bool is_hopeless(const Cut& cut) const {
+    if (known_.best_us == 0 || job_.goal == Goal::memory || cut.before_us == 0) return false;
+    const double gain = std::min(1.0, cut.at_least_us / cut.before_us);
+    return cut.at_least_us * gain * gain > kHopeless * known_.best_us;
+  }
+
   // Whether some stage count can hold one such micro-batch at all.
-  bool frames_of(const Candidate& of, const std::vector<int>& stages, Scorer& scorer, std::vector<Frame>& frames,
-                 Refusals& refusals) {
+  bool frames_of(Cut& cut, Scorer& scorer) {
+    const Candidate& of = cut.candidate;
+    const std::size_t known = cut.frames.size();
+    Refusals& refusals = cut.refusals;
     bool any = false;
     for (Candidate c : domains_.recomputed(of)) {
       const Profile* profile = scorer.profile_of(c);
@@ -332,7 +358,7 @@ class Enumeration {
         return false;
       }
       bool ample = job_.goal != Goal::memory;  // where a slower candidate is a worse one
-      for (int pipeline : stages) {
+      for (int pipeline : cut.stages) {
         c.mesh.set(Axis::pipeline, pipeline);
         const int data = data_ranks(c);
         if (data % c.size(Axis::expert) != 0 || !domains_.divides(data, refusals)) continue;
@@ -347,7 +373,7 @@ class Enumeration {
         if (c.micro_batches > kMostMicroBatches) continue;
         for (const bool pairs : domains_.in_pairs(c)) {
           c.pairs = pairs;
-          frames.push_back(frame_of(c, scorer.profile_of(c), data, scorer));
+          cut.frames.push_back(frame_of(c, scorer.profile_of(c), data, scorer));
         }
         c.pairs = false;
         any = any || least_bytes(*profile, pipeline) <= space_.limit_bytes;
@@ -355,6 +381,10 @@ class Enumeration {
       }
       if (any && ample) break;  // no need of recomputation
     }
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t i = known; i < cut.frames.size(); ++i)
+      least = std::min(least, at_least_us(cut.frames[i], cut.frames[i].candidate));
+    if (cut.frames.size() > known) cut.before_us = std::exchange(cut.at_least_us, least);
     return any || of.micro == 1;
   }
 
@@ -439,6 +469,8 @@ class Enumeration {
   }
 
   static constexpr int kMostMicroBatches = 4096;
+  // Of each cut, by which others are left out.
+  static constexpr std::size_t kFirstMicros = 3, kAllMicros = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kTogether = 64;
 
   const SearchSpace& space_;

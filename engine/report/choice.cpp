@@ -67,7 +67,7 @@ Json alternatives_json(const CompiledJob& compiled) {
               {"activation_checkpointing", recompute_json(one.recompute)},
               {"predicted_ms", one.predicted_us / 1e3},
               {"peak_bytes", one.peak_bytes},
-              {"exact", one.exact}};
+              {"basis", std::string(name_of(one.basis))}};
     if (!one.rejected.empty()) json["rejected"] = one.rejected;
     list.push_back(std::move(json));
   }
@@ -107,7 +107,7 @@ std::string choice_text(const CompiledJob& compiled) {
   Table table({"  alternatives", "a step", "memory", "", "why not"});
   for (const Alternative& one : compiled.alternatives)
     table.add({one.text, fmt::format("{:.1f} ms", one.predicted_us / 1e3),
-               bytes_text(static_cast<double>(one.peak_bytes)), one.exact ? "planned" : "scored",
+               bytes_text(static_cast<double>(one.peak_bytes)), std::string(name_of(one.basis)),
                !one.rejected.empty() ? one.rejected
                : compiled.fits       ? "taken"
                                      : "does not fit; needs the least memory"});

@@ -221,7 +221,7 @@ TEST_CASE("scores of memory and time are near those of the whole plan") {
       CAPTURE(row.strategy);
       CAPTURE(std::string(trained));
       const LoadedJob loaded = job_of_way(row, trained);
-      const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+      const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Finish::unproved);
       std::int64_t bytes = 0;
       for (const MemoryReport& report : compiled.memory) bytes = std::max(bytes, report.peak_bytes);
       const double us = cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us;
@@ -256,7 +256,7 @@ TEST_CASE("a sketch takes as long as the plan") {
     CAPTURE(row.strategy);
     CAPTURE(row.mode);
     const LoadedJob loaded = job_of_way(row, "");
-    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Finish::unproved);
     ProfileCache profiles(loaded, hardware);
     const cost::SearchSpace space = search_space(loaded.job, hardware, 8);
     cost::Candidate candidate = row.candidate;
@@ -279,7 +279,7 @@ TEST_CASE("moves of activations count in sketches") {
   candidate.mesh.set(Axis::shard, 8);
   const auto sketched = [&](const std::string& offload, const std::string& mode, double& planned) {
     const LoadedJob loaded = job_of_way({"{data: {kind: fsdp}" + offload + "}", mode, {}}, "");
-    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Finish::unproved);
     planned = cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us;
     ProfileCache profiles(loaded, hardware);
     const cost::SearchSpace space = search_space(loaded.job, hardware, 8);
@@ -310,7 +310,7 @@ TEST_CASE("a sketch waits for the slowest of all ranks, as the plan does") {
   const LoadedJob loaded =
       job_of(kSixteenLayers, 512, "{global: 131072, micro: 64}",
              "strategy: {data: {kind: fsdp, sharding: full_shard}, tensor: {degree: 2, sequence_parallel: true}}\n");
-  const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+  const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Finish::unproved);
   const double us = cost::predict(compiled.plan, cost::CostModel(cluster_of(compiled, hardware))).step_us;
   ProfileCache profiles(loaded, hardware);
   const cost::SearchSpace space = search_space(loaded.job, hardware, 8);
@@ -325,7 +325,7 @@ TEST_CASE("a pipeline is scored with the chunks that it is planned with") {
     const LoadedJob loaded =
         job_of(kLlama8B, 1, "{global: 64, micro: " + std::to_string(micro) + "}",
                "strategy: {data: {kind: ddp}, pipeline: {degree: 4, schedule: interleaved, virtual_stages: 3}}\n");
-    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Finish::unproved);
     ProfileCache profiles(loaded, hardware);
     std::vector<int> lengths;
     int first = 0;
@@ -352,7 +352,7 @@ TEST_CASE("what a stage needs at least is no more than its plan takes, and hardl
     CAPTURE(pipeline);
     const LoadedJob loaded = job_of(kSmall, 1, "{global: 64, micro: 1}",
                                     std::string("strategy: {data: {kind: zero1}, pipeline: ") + pipeline + "}\n");
-    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Proof::later);
+    const CompiledJob compiled = compile_fixed(loaded, hardware, Purpose::train, Finish::unproved);
     std::vector<int> all;
     for (std::size_t stage = 0; stage < compiled.memory.size(); ++stage) {
       all.push_back(static_cast<int>(stage));

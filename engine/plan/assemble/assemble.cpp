@@ -91,12 +91,12 @@ class Assembly {
       if (parts > 1) bring_together(ProgramKind::swap, &DataStrategy::swap);
     }
     refresh();  // last: it makes what the programs above turned out to read
-    if (folded_ && common_.train && common_.train->rounds != nullptr) drop_unused_buffers(role_);
+    if (folded_ != Folded::no && common_.train && common_.train->rounds != nullptr) drop_unused_buffers(role_);
     return std::move(role_);
   }
 
-  /// Whether the programs with rounds have become loops.
-  bool folded() const { return folded_; }
+  /// Whether the programs with rounds have become loops: the worst of them.
+  Folded folded() const { return folded_; }
 
  private:
   void step(ProgramKind kind) {
@@ -128,7 +128,7 @@ class Assembly {
     passes.run(memory);
     finish(memory, count, step);
     if (const Rounds* rounds = common_.train->rounds)
-      folded_ = fold(role_, role_.programs.size() - 1, passes.marks(), *rounds, emit_.successions()) && folded_;
+      folded_ = std::min(folded_, fold(role_, role_.programs.size() - 1, passes.marks(), *rounds, emit_.successions()));
   }
 
   /// The value of a graph's state; kNone where it has none of that name.
@@ -361,18 +361,26 @@ class Assembly {
   const int stage_;
   Role role_;
   Emitter emit_;
-  bool folded_ = true;
+  Folded folded_ = Folded::yes;
 };
 
 constexpr int kAllAlike = -1;
 
-// The roles of a plan, or of one with loops. Of those a stage whose rounds are not alike, with which nothing else is
-// worth its time; kAllAlike: there is none. `likely`: the stage to look at first.
-int assemble_roles(const AssembleOptions& options, const Rounds* rounds, int likely, Plan& plan) {
+// Of stages that were put together: one whose rounds are not alike, with which nothing else is worth its time
+// (kAllAlike: there is none), and whether loops of some are costly.
+struct Outcome {
+  int unlike = kAllAlike;
+  bool costly = false;
+};
+
+// The roles of a plan, or of one with loops. `likely`: the stage to look at first. Costly loops are for drafts alone.
+Outcome assemble_roles(const AssembleOptions& options, const Rounds* rounds, int likely, Plan& plan) {
+  const bool draft = options.instead_of_list != nullptr;
   if (options.on_list) options.on_list(rounds != nullptr ? rounds->left : options.micro_batches);
   const Common common = common_of(options, rounds);
   plan.roles.assign(static_cast<std::size_t>(options.mesh.size(Axis::pipeline)), {});
   std::atomic<int> unlike = kAllAlike;
+  std::atomic<bool> costly = false;
   const auto for_each_stage = [&](const auto& work) {
     for_each_index(plan.roles.size(), [&](std::size_t i) {
       const int index = static_cast<int>(i), stage = index == 0 ? likely : index <= likely ? index - 1 : index;
@@ -382,7 +390,8 @@ int assemble_roles(const AssembleOptions& options, const Rounds* rounds, int lik
   for_each_stage([&](int stage, Role& role) {
     Assembly assembly(options, common, stage);
     role = assembly.run();
-    return rounds == nullptr || assembly.folded();
+    if (assembly.folded() == Folded::costly) costly = true;
+    return rounds == nullptr || assembly.folded() >= (draft ? Folded::costly : Folded::yes);
   });
   // Only the fullest stage is worth much care. What the others waste is less than it needs.
   std::vector<std::int64_t> least(plan.roles.size());
@@ -399,7 +408,7 @@ int assemble_roles(const AssembleOptions& options, const Rounds* rounds, int lik
     derive_order(role, plan.mesh);
     return rounds == nullptr || waits_alike(role);
   });
-  return unlike;
+  return {unlike, costly};
 }
 
 // Rounds settle only some way behind the warm-up, later where gathers run ahead.
@@ -413,16 +422,15 @@ bool has_several_loops(const Plan& plan) {
 
 // False where the schedule has no rounds, or those of some role are not alike. With several loops a stage may learn of
 // others long after its warm-up, and only the proof tells whether passes have settled by then.
-bool assemble_with_loop(const AssembleOptions& options, Plan& plan) {
-  int unlike = 0;  // with a smaller margin
+std::optional<Outcome> assemble_with_loop(const AssembleOptions& options, Plan& plan) {
+  Outcome outcome{0};  // with a smaller margin
   for (const int margin : kMargins) {
     const std::optional<Rounds> rounds = find_rounds(options.schedule, options.micro_batches, margin, options.together);
-    if (!rounds) return false;  // nor with a larger margin
-    unlike = assemble_roles(options, &*rounds, unlike, plan);
-    if (unlike == kAllAlike && (!has_several_loops(plan) || violations(plan).empty())) return true;
-    unlike = std::max(unlike, 0);
+    if (!rounds) return {};  // nor with a larger margin
+    outcome = assemble_roles(options, &*rounds, std::max(outcome.unlike, 0), plan);
+    if (outcome.unlike == kAllAlike && (!has_several_loops(plan) || violations(plan).empty())) return outcome;
   }
-  return false;
+  return {};
 }
 
 int fullest(const Plan& plan) {
@@ -431,13 +439,19 @@ int fullest(const Plan& plan) {
 }
 
 // A loop's rings may need more memory than the same step as a list. Where only the list fits, it becomes the plan, if
-// making it takes no more than some seconds.
-void list_if_only_that_fits(const AssembleOptions& options, Plan& plan) {
+// making it takes no more than some seconds. A draft, which may have costly loops, tells only what a list needs.
+void list_if_only_that_fits(const AssembleOptions& options, bool costly, Plan& plan) {
   constexpr std::int64_t kMostListed = 1'000'000;  // nodes, of all micro-batches
   const int stage = fullest(plan);
+  if (costly) {
+    if (options.on_list) options.on_list(options.micro_batches);
+    return options.instead_of_list(least_bytes(options, {stage}));
+  }
   if (plan.roles[static_cast<std::size_t>(stage)].total_bytes <= options.limit_bytes) return;
   if (static_cast<std::int64_t>(options.train->nodes.size()) * options.micro_batches > kMostListed) return;
-  if (least_bytes(options, {stage}) > options.limit_bytes) return;
+  const std::int64_t least = least_bytes(options, {stage});
+  if (least > options.limit_bytes) return;
+  if (options.instead_of_list) return options.instead_of_list(least);
   Plan list;
   list.mesh = plan.mesh;
   list.drifts = plan.drifts;
@@ -452,10 +466,10 @@ Plan assemble(const AssembleOptions& options) {
   plan.mesh = options.mesh;
   plan.drifts = options.train != nullptr && options.data->averages();
   const bool may_loop = options.train != nullptr && options.loops;
-  if (!may_loop || !assemble_with_loop(options, plan))
-    assemble_roles(options, nullptr, 0, plan);
+  if (const std::optional<Outcome> outcome = may_loop ? assemble_with_loop(options, plan) : std::nullopt)
+    list_if_only_that_fits(options, outcome->costly, plan);
   else
-    list_if_only_that_fits(options, plan);
+    assemble_roles(options, nullptr, 0, plan);
   if (options.proved && !has_several_loops(plan)) verify(plan);
   return plan;
 }

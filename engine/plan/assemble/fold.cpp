@@ -57,14 +57,15 @@ class Folding {
         successions_(successions),
         lives_(lifetimes(role, program_)) {}
 
-  bool run() {
-    if (!let_exchanges_go_with_loops()) return false;
+  Folded run() {
+    if (!let_exchanges_go_with_loops()) return Folded::no;
     for (loop_ = 0; loop_ < num_loops(); ++loop_)
-      if (!rounds_alike()) return false;
+      if (!rounds_alike()) return Folded::no;
     find_users();
-    if (!find_members()) return false;
+    if (!find_members()) return Folded::no;
     const double before = static_cast<double>(most_alive_of_run());
-    return make_rings() && rename_all() && static_cast<double>(most_alive()) <= most_memory() * before;
+    if (!make_rings() || !rename_all()) return Folded::no;
+    return static_cast<double>(most_alive()) <= most_memory() * before ? Folded::yes : Folded::costly;
   }
 
  private:
@@ -337,8 +338,8 @@ class Folding {
 
 }  // namespace
 
-bool fold(Role& role, std::size_t program, const std::vector<RoundMarks>& marks, const Rounds& rounds,
-          const std::vector<Succession>& successions) {
+Folded fold(Role& role, std::size_t program, const std::vector<RoundMarks>& marks, const Rounds& rounds,
+            const std::vector<Succession>& successions) {
   return Folding(role, program, marks, rounds, successions).run();
 }
 

@@ -21,10 +21,13 @@ struct RoundMarks {
   std::int32_t before = -1, first = -1, last = -1;
 };
 
-/// Makes instructions [first, last) of each of the marks a loop. False where the rounds are not alike or rings would
-/// take much more memory; the role is then of no use. `successions` of every buffer of the role.
-bool fold(Role& role, std::size_t program, const std::vector<RoundMarks>& marks, const Rounds& rounds,
-          const std::vector<Succession>& successions);
+/// `no`: the rounds are not alike; the role is then of no use. `costly`: there are loops, whose rings take so much more
+/// memory that a list is worth its time.
+enum class Folded : std::uint8_t { no, costly, yes };
+
+/// Makes instructions [first, last) of each of the marks a loop. `successions` of every buffer of the role.
+Folded fold(Role& role, std::size_t program, const std::vector<RoundMarks>& marks, const Rounds& rounds,
+            const std::vector<Succession>& successions);
 
 /// Takes away buffers that no instruction, unit or scalar names.
 void drop_unused_buffers(Role& role);

@@ -81,7 +81,10 @@ struct AssembleOptions {
   Schedule schedule;  ///< of the step, for micro_batches / together; its chunks are those of the graphs' nodes
   const Target* target = nullptr;
   std::int64_t limit_bytes = std::numeric_limits<std::int64_t>::max();  ///< of a rank: memory is planned to stay within
-  bool loops = true;                   ///< a step of many micro-batches has loops, unless only a list fits
+  bool loops = true;  ///< a step of many micro-batches has loops, unless only a list fits
+  /// For a draft: called in place of making a list, where only that may fit or where loops take much more memory, with
+  /// the least bytes that a list needs. Empty: it is made.
+  std::function<void(std::int64_t)> instead_of_list{};
   std::function<void(int)> on_list{};  ///< called with the micro-batches that are about to be listed; may throw
   bool proved = true;                  ///< false: for a plan that may never run; who takes it calls verify
 };

@@ -357,7 +357,7 @@ Json page_alternatives(const CompiledJob& compiled) {
     rows.push_back({{"text", one.text},
                     {"ns", nanoseconds(one.predicted_us)},
                     {"bytes", one.peak_bytes},
-                    {"exact", one.exact},
+                    {"basis", std::string(name_of(one.basis))},
                     {"rejected", one.rejected}});
   }
   return {{"left_out", compiled.alternatives.size() - rows.size()}, {"rows", rows}};

@@ -167,7 +167,7 @@ function drawAlternatives() {
     rows.map((row) => Object.assign([row.text, row.ns ? column.text(row.ns) : '–',
       cell(h('div', {class: 'mini'}, h('span', {style: {width: percent(row.ns / slowest)}}))), against(row), bytesText(row.bytes),
       cell(h('div', {class: 'mini', title: `${percent(row.bytes / limit)} of the limit`}, h('span', {style: {width: percent(Math.min(1, row.bytes / limit)), '--c': row.bytes > limit ? 'var(--bad)' : 'var(--activations)'}}))),
-      h('span', {class: 'small'}, row.rejected === '' ? 'chosen' : h('span', {class: 'soft'}, row.rejected, row.exact ? '' : ' (scored, not planned)'))], {chosen: row === taken})), {full: true}),
+      h('span', {class: 'small'}, row.rejected === '' ? 'chosen' : h('span', {class: 'soft'}, row.rejected, row.basis === 'scored' ? ' (scored, not planned)' : ''))], {chosen: row === taken})), {full: true}),
     leftOut > 0 && h('p', {class: 'soft small'}, `${grouped(leftOut)} more are left out.`));
 }
 
