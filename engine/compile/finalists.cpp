@@ -108,9 +108,12 @@ bool Finalists::complete(std::size_t finalist) {
 // little.
 bool Finalists::cannot_fit(const LoadedJob& job, const Scored& scored, std::int64_t& least) const {
   constexpr double kNear = 0.99;
-  if (scored.candidate.size(Axis::pipeline) == 1 || scored.fullest.empty()) return false;
+  if (scored.candidate.size(Axis::pipeline) == 1 || scored.fullest == cost::kNoStages) return false;
   if (static_cast<double>(scored.bytes) < kNear * static_cast<double>(limit_bytes_)) return false;
-  least = least_bytes(job, hardware_, scored.fullest);
+  std::vector<int> stages;
+  for (const int stage : scored.fullest)
+    if (stage >= 0) stages.push_back(stage);
+  least = least_bytes(job, hardware_, stages);
   return least > limit_bytes_;
 }
 

@@ -2,7 +2,9 @@
 #include "engine/cost/score.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "engine/core/compression.h"
 #include "engine/core/dtype.h"
@@ -382,8 +384,12 @@ Scored Scorer::score(const Candidate& candidate, const Profile& profile, Pipelin
 }
 
 std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined,
-                              std::vector<int>* fullest) const {
-  std::vector<std::pair<std::int64_t, int>> stages;  // fullest first: bytes below 0
+                              FullestStages* fullest) const {
+  struct Stage {
+    std::int64_t bytes = -1;
+    int stage = -1;
+  };
+  std::array<Stage, kNoStages.size()> most{};  // the fullest first
   const ResolvedData data = resolved(candidate);
   for (std::size_t s = 0; s < pipelined.stages.size(); ++s) {
     const Piece& stage = pipelined.stages[s];
@@ -394,14 +400,12 @@ std::int64_t Scorer::bytes_of(const Candidate& candidate, const Profile& profile
                          (!data.shard_gradients || data.reduce == Reduce::step);
     const std::int64_t bytes = kept + (replace ? std::max(pipelined.peaks[s], gradients + stage.transient_bytes)
                                                : pipelined.peaks[s] + gradients);
-    stages.emplace_back(-bytes, static_cast<int>(s));
+    Stage one{bytes, static_cast<int>(s)};
+    for (Stage& other : most)
+      if (one.bytes > other.bytes) std::swap(one, other);
   }
-  constexpr std::size_t kFullest = 3;
-  const std::size_t count = std::min(fullest == nullptr ? 1 : kFullest, stages.size());
-  std::partial_sort(stages.begin(), stages.begin() + static_cast<std::ptrdiff_t>(count), stages.end());
-  if (fullest != nullptr)
-    for (std::size_t i = 0; i < count; ++i) fullest->push_back(stages[i].second);
-  return profile.input_bytes * candidate.micro_batches - stages.front().first;
+  if (fullest != nullptr) std::ranges::transform(most, fullest->begin(), &Stage::stage);
+  return profile.input_bytes * candidate.micro_batches + most.front().bytes;
 }
 
 // There and back, while the update runs; that on the host's processor too.

@@ -41,7 +41,7 @@ class Scorer {
   std::vector<int> cut_for_memory(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined) const;
   /// Memory of the fullest rank; `fullest`: Scored::fullest.
   std::int64_t bytes_of(const Candidate& candidate, const Profile& profile, const Pipelined& pipelined,
-                        std::vector<int>* fullest = nullptr) const;
+                        FullestStages* fullest = nullptr) const;
   Scored score(const Candidate& candidate, const Profile& profile, Pipelined& pipelined);
   const CostModel& model_of(const Mesh& mesh);
   ResolvedData resolved(const Candidate& candidate) const;

@@ -1,6 +1,7 @@
 // SearchSpace: what a search is given, and what it says of each candidate.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -50,12 +51,16 @@ class ProfileSource {
   KnownSchedules schedules_;
 };
 
+/// The stages that need most memory, the fullest first; -1: there is none more, or it is not known.
+using FullestStages = std::array<int, 3>;
+inline constexpr FullestStages kNoStages{-1, -1, -1};
+
 struct Scored {
   Candidate candidate;
   double step_us = 0;
   double spread = 0;  ///< half of the predicted interval, as a share of step_us; 0 of a score, which has no interval
-  std::int64_t bytes = 0;      ///< of the fullest rank
-  std::vector<int> fullest{};  ///< its stage, and up to two more, the fullest first; empty: not known
+  std::int64_t bytes = 0;  ///< of the fullest rank
+  FullestStages fullest = kNoStages;
   bool fits = false;
   // Of step_us, about:
   double compute_us = 0;    ///< kernels that no strategy saves

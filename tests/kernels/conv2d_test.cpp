@@ -26,12 +26,13 @@ struct Case {
   Shape y() const { return {n, out, oh(), ow()}; }
 };
 // Among them: places enough that the weight gradient is cut (20 x 21); whole blocks of channels, in places that are no
-// whole cache lines; images of one place; a window of 64 places.
+// whole cache lines; images of one place; a window of 64 places; small planes of more filters than places.
 const Case kCases[] = {{1, 1, 1, 1, 1, 1, 1, 1, 0},   {2, 3, 7, 5, 4, 3, 3, 1, 1},   {3, 16, 8, 8, 32, 3, 3, 2, 1},
                        {1, 1, 28, 28, 6, 5, 5, 1, 2}, {2, 5, 9, 10, 7, 4, 2, 3, 0},  {2, 32, 6, 6, 17, 1, 1, 1, 0},
                        {1, 2, 6, 7, 3, 3, 3, 2, 0},   {5, 3, 20, 21, 7, 3, 3, 1, 1}, {2, 32, 5, 7, 48, 3, 3, 1, 1},
                        {2, 64, 6, 6, 32, 1, 1, 1, 0}, {3, 48, 1, 1, 16, 3, 3, 1, 1}, {2, 16, 9, 8, 16, 8, 8, 1, 3},
-                       {1, 96, 8, 8, 80, 1, 1, 1, 0}};
+                       {1, 96, 8, 8, 80, 1, 1, 1, 0}, {9, 40, 2, 2, 70, 3, 3, 1, 1}, {4, 24, 4, 4, 33, 3, 3, 2, 1},
+                       {2, 33, 4, 4, 18, 3, 3, 1, 1}};
 
 /// Sums and, for the tolerance, the sums of squares of the same products.
 struct Sums {

@@ -69,10 +69,13 @@ dnnl::primitive_attr attributes(bool add = false) {
   return attr;
 }
 
+/// bf16 products as they are; else widened to f32, which is faster where there are no tiles.
+bool multiplies_bf16(const Convolution& c) { return c.isa >= Isa::amx; }
+
 /// The descriptors that a convolution's primitives share.
 struct Descriptors {
   explicit Descriptors(const Convolution& c)
-      : inner(c.dtype == DType::bf16 && c.multiplies_bf16 ? Kind::bf16 : Kind::f32),
+      : inner(c.dtype == DType::bf16 && multiplies_bf16(c) ? Kind::bf16 : Kind::f32),
         x{c.n, c.in, c.h, c.w},
         weight{c.out, c.in, c.kh, c.kw},
         bias{c.out},

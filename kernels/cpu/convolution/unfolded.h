@@ -1,0 +1,29 @@
+// A convolution as one product over unfolded images ("im2col"): a row for each place of an output plane, which holds
+// the inputs under its window in the order of the filters.
+//
+//   unfolded[(n, i, j), (c, a, b)] = x[n, c, i·stride + a − padding, j·stride + b − padding]
+//   y = unfolded · weightᵀ    d unfolded = dy · weight    dweight = dyᵀ · unfolded
+//
+// where y and dy lie channels last. Weights and their gradients stay as they are. Source: Chellapilla, Puri and Simard,
+// "High Performance Convolutional Neural Networks for Document Processing", 2006, section 3.
+//
+// Small planes have many filters: there oneDNN's direct loops, which go along rows of places, leave registers and tiles
+// almost empty, and bring filters that are larger than the images into a layout of their own first.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cpu/convolution/convolution.h"
+
+namespace trainer::kernels::cpu::unfolded {
+
+/// Whether it is faster so.
+bool is_faster(const Convolution& convolution, Pass pass);
+
+std::int64_t workspace_bytes(const Convolution& convolution, Pass pass, int threads);
+
+/// Operands in the order of the op. REQUIRES: workspace of `workspace_bytes`, 64-byte aligned.
+void run(const Convolution& convolution, Pass pass, int threads, std::span<void* const> operands, void* workspace);
+
+}  // namespace trainer::kernels::cpu::unfolded
