@@ -1,10 +1,12 @@
-// conv2d, conv1d and their gradients on the CPU, by oneDNN, or where planes are small as products over unfolded images.
+// conv2d, conv1d and their gradients on the CPU: by oneDNN, or where planes are small as products over unfolded images,
+// or where they are large and windows one place as products of samples as they lie.
 // oneDNN multiplies bf16 as such only where there are AMX tiles; elsewhere its products are made in f32, which is
 // faster (vdpbf16ps has half the FLOPs of f32 FMAs on Intel's) and works everywhere.
 #include "kernels/conv2d.h"
 
 #include "engine/core/op_record.h"
 #include "kernels/cpu/convolution/onednn.h"
+#include "kernels/cpu/convolution/pointwise.h"
 #include "kernels/cpu/convolution/unfolded.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
@@ -56,14 +58,19 @@ Convolution grad_weight_of(const Signature& s, const Context& c) {
 }
 
 std::int64_t workspace_of(const Convolution& v, Pass pass, const Context& c) {
-  return unfolded::is_faster(v, pass) ? unfolded::workspace_bytes(v, pass, c.threads)
-                                      : onednn::workspace_bytes(v, pass, c.threads);
+  if (unfolded::is_faster(v, pass)) return unfolded::workspace_bytes(v, pass, c.threads);
+  if (pointwise::is_faster(v)) return pointwise::workspace_bytes(v, pass, c.threads);
+  return onednn::workspace_bytes(v, pass, c.threads);
 }
 
 Prepared kernel_of(const Convolution& v, Pass pass, const Context& c) {
   if (unfolded::is_faster(v, pass))
     return make_kernel([v, pass, threads = c.threads](const Call& call) {
       unfolded::run(v, pass, threads, call.operands, call.workspace);
+    });
+  if (pointwise::is_faster(v))
+    return make_kernel([v, pass, threads = c.threads](const Call& call) {
+      pointwise::run(v, pass, threads, call.operands, call.workspace);
     });
   return make_kernel([sequence = std::shared_ptr(onednn::prepare(v, pass, c.threads))](const Call& call) {
     sequence->run(call.operands, call.workspace);

@@ -1,5 +1,5 @@
-// A convolution in the terms of kernels/conv2d.h, as both ways of computing it take it: oneDNN's primitives (onednn.h)
-// and one product over unfolded images (unfolded.h).
+// A convolution in the terms of kernels/conv2d.h, as all ways of computing it take it: oneDNN's primitives (onednn.h),
+// one product over unfolded images (unfolded.h), and a product for each sample (pointwise.h).
 #pragma once
 
 #include <cstdint>
