@@ -35,7 +35,7 @@ using cost::SearchSpace;
 constexpr std::int64_t kInstructionsToPlan = 620'000;
 // A larger plan is made only of what would be taken: it takes seconds.
 constexpr std::int64_t kMostOfOne = 250'000;
-// Variants of what would be taken are faster by little.
+// Variants of what would be taken are hardly faster: larger ones are not planned.
 constexpr std::int64_t kMostOfVariant = 100'000;
 constexpr std::size_t kMostFinalists = 48, kMostBeyondBudget = 3, kMostAlternatives = 24, kMostThatDoNotFit = 8;
 
@@ -56,12 +56,10 @@ class Choice {
           {loaded_.at("strategy", "there is no way to train this on the cluster: " +
                                       (found.impossible.empty() ? "no candidate" : found.impossible.front()))});
     promises_.add(std::move(found.scored));
-    do {
-      plan_promising();
-      if (finalists_.all().empty()) throw finalists_.refused().front();
-    } while (finalists_.complete(this->taken()));  // whose memory was the least that it needs
+    do plan_promising();
+    while (completes_one());
     finalists_.plan(variants(this->taken()));
-    while (finalists_.complete(this->taken())) continue;
+    while (completes_one()) continue;
     const std::size_t taken = this->taken();
     CompiledJob result = finalists_.take(taken);
     verify(result.plan);
@@ -86,19 +84,48 @@ class Choice {
   };
 
   void plan_promising() {
-    for (std::vector<std::size_t> next = this->next_together(); !next.empty(); next = this->next_together()) {
+    while (true) {
+      if (!finalists_.all().empty() && !finalists_.any_fits()) add_frugal();
+      const std::vector<std::size_t> next = next_together();
+      if (next.empty()) return;
       std::vector<Scored> promised;
       for (const std::size_t index : next) promised.push_back(promises_.known(index));
       const std::vector<Finalists::Planned> exact = finalists_.plan(promised);
       for (std::size_t i = 0; i < next.size(); ++i)
         promises_.learn(next[i], exact[i].scored ? &*exact[i].scored : nullptr, exact[i].played);
-      if (!finalists_.any_fits()) add_frugal();
     }
   }
 
-  // The candidate to plan next and, once a promise has not been kept, those that would be next without it: where one of
-  // them would be taken one more, which may be in vain, and of those that are only faster some that are planned in any
-  // case. That costs no time where one thread makes a plan; many stages are planned at the same time already.
+  // Completes what would be taken, or else what decides what is a tie with it, where that is a draft: it may not fit.
+  // Each time the choice is another one. Of the latter a few only: a list may take a second.
+  bool completes_one() {
+    if (finalists_.all().empty()) throw finalists_.refused().front();
+    const std::size_t taken = this->taken(), fastest = this->fastest();
+    const bool is_taken = !finalists_.is_complete(taken);
+    const std::size_t one = is_taken ? taken : fastest;
+    if (!is_taken && (fastest == kPlanned || finalists_.is_complete(fastest) || probes_ == kMostProbes)) return false;
+    if (!is_taken) ++probes_;
+    const Candidate candidate = finalists_.all()[one].scored.candidate;
+    const std::optional<Scored> exact = finalists_.complete(one);
+    for (std::size_t i = 0; i < promises_.size(); ++i)
+      if (promises_.planned(i) && cost::same(promises_.known(i).candidate, candidate))
+        promises_.learn(i, exact ? &*exact : nullptr, exact.has_value());
+    return true;
+  }
+
+  // Of those that fit; kPlanned: none does.
+  std::size_t fastest() const {
+    std::size_t best = kPlanned;
+    for (std::size_t i = 0; i < finalists_.all().size(); ++i) {
+      const Scored& one = finalists_.all()[i].scored;
+      if (one.fits && (best == kPlanned || measure(one) < measure(finalists_.all()[best].scored))) best = i;
+    }
+    return best;
+  }
+
+  // The candidate to plan next and, once a promise has not been kept, some that would be next without it. What is only
+  // faster than what would be taken is planned in any case, so there are several of it. What would be taken after
+  // another may be planned in vain: one, where a thread is free for it and the plan is small.
   std::vector<std::size_t> next_together() {
     const bool begun = !finalists_.all().empty();
     std::vector<std::size_t> together;
@@ -106,6 +133,10 @@ class Choice {
     while (together.size() < most) {
       const std::optional<Wanted> wanted = next();
       if (!wanted) break;
+      const bool in_vain = !together.empty() && wanted->would_be_taken;
+      if (in_vain && (promises_.known(wanted->index).candidate.size(Axis::pipeline) > 1 ||
+                      instructions(wanted->index) > kMostOfOne))
+        break;
       promises_.set_planned(wanted->index);
       together.push_back(wanted->index);
       if (begun && !wanted->would_be_taken) most = kFasterTogether;
@@ -328,7 +359,7 @@ class Choice {
   static constexpr double kReach = 1.001 * (1 + cost::kMostTie);  // of the least time: what can be taken
   static constexpr double kDoubtful = 1.05;  // so much above the limit, what is scored may fit all the same
   static constexpr std::size_t kMostWithoutFit = 4, kMostFrugal = 64, kSketchesTogether = 8, kMostSketches = 512,
-                               kFasterTogether = 4;
+                               kFasterTogether = 4, kMostProbes = 2;
   static constexpr int kFewStages = 4;
 
   const LoadedJob& loaded_;
@@ -337,7 +368,7 @@ class Choice {
   const SearchSpace space_;
   Promises promises_;
   bool frugal_ = false;  // whether they end with those of cost::frugal
-  std::size_t sketches_ = 0;
+  std::size_t sketches_ = 0, probes_ = 0;
   Finalists finalists_;
 };
 

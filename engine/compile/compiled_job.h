@@ -49,12 +49,12 @@ struct PipelineChunk {
   std::vector<std::string> parts;  ///< outermost blocks, and nodes that are in none, in order
 };
 
-/// A way to train that was looked at and not taken, or the one that was.
 /// What a candidate's time and memory are from: a score; a draft of its plan, whose memory is the least that it needs;
 /// its plan.
 enum class Basis : std::uint8_t { score, draft, plan };
 std::string_view name_of(Basis basis);
 
+/// A way to train that was looked at and not taken, or the one that was.
 struct Alternative {
   StrategyJob strategy;
   Mesh mesh;
@@ -103,7 +103,7 @@ struct CompiledJob {
   std::int64_t host_bytes = 0;       ///< of the host's memory that a rank may take beside the plan's allocation
   std::optional<std::int64_t> host_limit_bytes{};  ///< of the memory beside a rank's GPU; none: not known
   bool fits = true;
-  std::optional<std::int64_t> least_as_list{};  ///< of a draft that may fit as a list: the bytes that needs at least
+  std::optional<std::int64_t> least_as_list{};  ///< of a draft whose list was not made: the bytes of it at least
   std::optional<std::int64_t> vocabulary;       ///< rows of the embedding that reads `tokens`, where there is one
   std::optional<std::int64_t> classes;          ///< of the logits that the loss reads, where it is a cross-entropy
   std::optional<std::int64_t> ignore_index;     ///< the target that the loss leaves out, where it can leave one out

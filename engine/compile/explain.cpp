@@ -65,7 +65,10 @@ std::string why_not(const Finalist& loser, const Finalist& winner, std::int64_t 
     return fmt::format("needs {} a rank, {} more", bytes_text(l.bytes), bytes_text(l.bytes - w.bytes));
   const double more = l.step_us / w.step_us - 1;
   if (more < 0)
-    return fmt::format("{:.1f}% faster{}, {}", -100 * more, loser.basis == Basis::score ? " by its score" : "",
+    return fmt::format("{:.1f}% faster{}, {}", -100 * more,
+                       loser.basis == Basis::score   ? " by its score"
+                       : loser.basis == Basis::draft ? " if it fits"
+                                                     : "",
                        why_not_faster(l, w, limit_bytes));
   if (more <= cost::kEqual) return fmt::format("{:.1f}% slower", 100 * more);
   const auto mine = parts(l), theirs = parts(w);

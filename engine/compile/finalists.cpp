@@ -2,6 +2,7 @@
 #include "engine/compile/finalists.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "engine/compile/fixed.h"
@@ -94,14 +95,21 @@ void Finalists::count(const Attempt& attempt) {
   ++num_planned_;
 }
 
-bool Finalists::complete(std::size_t finalist) {
-  if (compiled_[finalist]) return false;
+std::optional<Scored> Finalists::complete(std::size_t finalist) {
   const Scored scored = finalists_[finalist].scored;
-  Attempt attempt = played(fixed_as(loaded_, scored.candidate, pieces_), scored, Finish::unproved);
-  if (finalists_[finalist].basis == Basis::score) count(attempt);
-  finalists_[finalist] = std::move(attempt.finalist);
-  compiled_[finalist] = std::move(attempt.compiled);
-  return true;
+  try {
+    Attempt attempt = played(fixed_as(loaded_, scored.candidate, pieces_), scored, Finish::unproved);
+    if (finalists_[finalist].basis == Basis::score) count(attempt);
+    finalists_[finalist] = std::move(attempt.finalist);
+    compiled_[finalist] = std::move(attempt.compiled);
+    return finalists_[finalist].scored;
+  } catch (const JobError& error) {
+    refused_.push_back(error);
+    const auto at = static_cast<std::ptrdiff_t>(finalist);
+    finalists_.erase(finalists_.begin() + at);
+    compiled_.erase(compiled_.begin() + at);
+    return std::nullopt;
+  }
 }
 
 // Looked at where its score is near the limit. The stages of a pipeline are some of what planning it costs, one of them
@@ -126,7 +134,9 @@ Finalists::Attempt Finalists::played(const LoadedJob& job, const Scored& scored,
   one.scored.step_us = prediction.step_us;
   one.scored.spread = prediction.spread();
   one.scored.bytes = whole ? compiled.peak_bytes() : *compiled.least_as_list;
-  one.scored.fits = whole ? compiled.fits : one.scored.bytes <= limit_bytes_;
+  const bool host_fits = most_bytes(compiled.plan, Space::host) <=
+                         compiled.host_limit_bytes.value_or(std::numeric_limits<std::int64_t>::max());
+  one.scored.fits = whole ? compiled.fits : one.scored.bytes <= limit_bytes_ && host_fits;
   const std::int64_t instructions = instructions_of(compiled.plan);
   return {std::move(one), whole ? std::optional(std::move(compiled)) : std::nullopt, instructions, {}};
 }

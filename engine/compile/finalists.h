@@ -1,4 +1,4 @@
-// Finalists: candidates of a search that are planned and played in full, or known not to fit.
+// Finalists: candidates of a search that are planned, or drafted, and played; or known not to fit.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,12 @@ class Finalists {
     bool played = false;                 ///< it has a plan, or a draft of one, which was played
   };
   /// Drafts plans of candidates, at the same time, and plays them. A pipeline whose fullest stage cannot fit is not
-  /// planned further: its bytes are the least that it needs. So are those of what may fit as a list but not with loops,
-  /// which is taken to fit until it is completed.
+  /// planned further: its bytes are the least that it needs. The same goes for a draft of a step that may fit as a
+  /// list: it counts as one that fits, if that least does, until it is complete.
   std::vector<Planned> plan(const std::vector<cost::Scored>& scored);
-  /// Plans one to its end. False: it was.
-  bool complete(std::size_t finalist);
+  bool is_complete(std::size_t finalist) const { return compiled_[finalist].has_value(); }
+  /// Plans one to its end. Nothing where the planner refuses it: it is no longer a finalist.
+  std::optional<cost::Scored> complete(std::size_t finalist);
 
   bool any_fits() const;
   const std::vector<Finalist>& all() const { return finalists_; }
@@ -43,7 +44,7 @@ class Finalists {
   /// How many of them have a plan, and the instructions of all their steps.
   std::size_t num_planned() const { return num_planned_; }
   std::int64_t instructions() const { return instructions_; }
-  /// Of one's step. REQUIRES: it is complete.
+  /// Instructions of one's step. REQUIRES: it is complete.
   std::int64_t instructions(std::size_t finalist) const;
   /// REQUIRES: it is complete.
   CompiledJob take(std::size_t finalist) { return std::move(*compiled_[finalist]); }

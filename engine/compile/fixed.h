@@ -13,8 +13,9 @@ namespace trainer {
 /// Throws JobError where the batch does not divide over the data ranks, or a rank's part into micro-batches.
 void check_batch(const LoadedJob& loaded, const Mesh& mesh);
 
-/// How far a compilation goes: the plan is proved; it is not; or besides, of a step that may fit as a list but not with
-/// loops (a list takes ten times as long) it is known what the list takes, and its least bytes (least_as_list).
+/// How far a compilation goes. `unproved`: the plan is whole, but verify has not seen it. `draft`: besides, a step
+/// whose loops do not fit, or take much more memory than a list, is not made a list, which takes ten times as long; its
+/// plan has loops, and least_as_list says what the list needs at least.
 enum class Finish : std::uint8_t { proved, unproved, draft };
 
 /// The job with everything as it was compiled, which leaves nothing to choose.

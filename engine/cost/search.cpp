@@ -2,11 +2,13 @@
 #include "engine/cost/search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <iterator>
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -298,12 +300,22 @@ class Enumeration {
     Candidate candidate;
     std::vector<int> stages;
     std::vector<std::int64_t> micros;
-    std::size_t next = 0;                   // of micros
-    double at_least_us = 0, before_us = 0;  // of the fastest frame with the last micro-batch, and with the one before
-    std::vector<Frame> frames{};            // that are not scored yet
+    std::size_t next = 0;  // of micros
+    // Computing of an average rank in a step, whatever the schedule, with the last micro-batch and with the one before.
+    struct Computing {
+      std::int64_t micro = 0;
+      double us = 0;
+    };
+    Computing last{}, before{};
+    std::vector<Frame> frames{};  // that are not scored yet
     Refusals refusals{};
 
     bool goes_on() const { return next < micros.size(); }
+
+    void learn(std::span<const Frame> of_micro) {
+      const auto least = std::ranges::min_element(of_micro, {}, &Frame::at_least_us);
+      before = std::exchange(last, {candidate.micro, least->at_least_us});
+    }
   };
 
   std::vector<Cut> cuts() {
@@ -336,11 +348,13 @@ class Enumeration {
     return frames;
   }
 
-  // Whether larger micro-batches are too slow as well. What twice the micro-batch gains is less each time.
+  // Whether larger micro-batches are too slow as well. What twice the micro-batch gains is less each time: all that
+  // follow gain less than two times what the last ones did.
   bool is_hopeless(const Cut& cut) const {
-    if (known_.best_us == 0 || job_.goal == Goal::memory || cut.before_us == 0) return false;
-    const double gain = std::min(1.0, cut.at_least_us / cut.before_us);
-    return cut.at_least_us * gain * gain > kHopeless * known_.best_us;
+    if (known_.best_us == 0 || job_.goal == Goal::memory || cut.before.micro == 0) return false;
+    const double doublings = std::log2(static_cast<double>(cut.last.micro) / static_cast<double>(cut.before.micro));
+    const double gain = std::pow(std::min(1.0, cut.last.us / cut.before.us), 2 / doublings);
+    return cut.last.us * gain > kHopeless * known_.best_us;
   }
 
   // Whether some stage count can hold one such micro-batch at all.
@@ -381,10 +395,7 @@ class Enumeration {
       }
       if (any && ample) break;  // no need of recomputation
     }
-    double least = std::numeric_limits<double>::infinity();
-    for (std::size_t i = known; i < cut.frames.size(); ++i)
-      least = std::min(least, at_least_us(cut.frames[i], cut.frames[i].candidate));
-    if (cut.frames.size() > known) cut.before_us = std::exchange(cut.at_least_us, least);
+    if (cut.frames.size() > known) cut.learn(std::span(cut.frames).subspan(known));
     return any || of.micro == 1;
   }
 

@@ -134,6 +134,22 @@ TEST_CASE("what seemed to fit as a list and does not, is not taken") {
   }
 }
 
+// Of 6 samples a rank, 4 divide only where a pipeline cuts the ranks: no reason to leave out what comes after 4.
+TEST_CASE("no micro-batch is left out because a smaller one does not divide a rank's samples") {
+  static const PlainTarget target;
+  const Hardware hardware{
+      .target = &target, .memory_bytes = std::int64_t{8 * 76} << 30, .machine = &h100(), .ranks_per_node = 8};
+  for (const char* batch : {"48", "96"}) {
+    CAPTURE(batch);
+    const LoadedJob loaded = job_of(kSmall, 1, "{global: " + std::string(batch) + "}", "");
+    ProfileCache profiles(loaded, hardware);
+    const cost::SearchResult found = cost::search(search_space(loaded.job, hardware, 8), profiles);
+    CHECK(std::ranges::any_of(found.scored, [](const cost::Scored& one) {
+      return one.candidate.data_ranks() == 8 && one.candidate.micro_batches == 1;
+    }));
+  }
+}
+
 TEST_CASE("recomputation alone may be left open") {
   const std::string rest = "strategy: {data: {kind: fsdp}}\nactivation_checkpointing: {mode: auto}\n";
   CHECK(planned(job_of(kLlama8B, 1, "{global: 8}", rest)).recompute.mode == CheckpointingMode::none);

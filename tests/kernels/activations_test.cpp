@@ -85,6 +85,12 @@ TEST_CASE("activations of large arguments neither overflow nor lose NaN") {
     Tensor near = x;
     near.data = {100, -100, 50, -50, 0, 30, -30, nan};
     hold(Op::gelu_grad, form(name), {{DType::f32, one}, {DType::f32, near}}, out);
+    // bf16 has quick forms of its own.
+    near.data = {100, -100, 7, -7, -5.5, 30, -30, nan};
+    const std::vector<Output> narrow = {{DType::bf16, Shape{8}, 2 * bound(DType::bf16), 1e-6}};
+    hold(Op::gelu, form(name), {{DType::bf16, x}}, narrow);
+    hold(Op::gelu, form(name), {{DType::bf16, near}}, narrow);
+    hold(Op::gelu_grad, form(name), {{DType::bf16, one}, {DType::bf16, near}}, narrow);
   }
   for (Op op : {Op::relu, Op::silu, Op::tanh, Op::sigmoid}) {
     Tensor values = x;

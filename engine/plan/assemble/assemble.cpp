@@ -443,10 +443,7 @@ int fullest(const Plan& plan) {
 void list_if_only_that_fits(const AssembleOptions& options, bool costly, Plan& plan) {
   constexpr std::int64_t kMostListed = 1'000'000;  // nodes, of all micro-batches
   const int stage = fullest(plan);
-  if (costly) {
-    if (options.on_list) options.on_list(options.micro_batches);
-    return options.instead_of_list(least_bytes(options, {stage}));
-  }
+  if (costly) return options.instead_of_list(least_bytes(options, {stage}));
   if (plan.roles[static_cast<std::size_t>(stage)].total_bytes <= options.limit_bytes) return;
   if (static_cast<std::int64_t>(options.train->nodes.size()) * options.micro_batches > kMostListed) return;
   const std::int64_t least = least_bytes(options, {stage});

@@ -65,8 +65,8 @@ std::int64_t workspace_of(const Convolution& v, Pass pass, const Context& c) {
 
 Prepared kernel_of(const Convolution& v, Pass pass, const Context& c) {
   if (unfolded::is_faster(v, pass))
-    return make_kernel([v, pass, threads = c.threads](const Call& call) {
-      unfolded::run(v, pass, threads, call.operands, call.workspace);
+    return make_kernel([product = unfolded::Product(v, pass, c.threads)](const Call& call) {
+      product.run(call.operands, call.workspace);
     });
   if (pointwise::is_faster(v))
     return make_kernel([v, pass, threads = c.threads](const Call& call) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <type_traits>
-#include <vector>
 
 #include "kernels/bf16.h"
 #include "kernels/cpu/copy/transpose_loops.h"
@@ -53,52 +52,30 @@ Problem problem_of(const Convolution& c, Pass pass) {
   return p;
 }
 
-/// Parts of the workspace: the unfolded images or their gradient, the outputs or their gradient channels last, and what
-/// the product needs.
+/// Parts of the workspace: the unfolded images or their gradient, the outputs or their gradient channels last, a plane
+/// of sums for each thread, and what the product needs.
 struct Parts {
-  std::int64_t unfolded = 0, outputs = 0, product = 0;
-  std::int64_t all() const { return unfolded + outputs + product; }
+  std::int64_t unfolded = 0, outputs = 0, planes = 0, product = 0;
+  std::int64_t all() const { return unfolded + outputs + planes + product; }
 };
+
+std::int64_t plane_bytes(const Convolution& c) { return bytes_of(c.h * c.w, DType::f32); }
 
 Parts parts_of(const Convolution& c, Pass pass, int threads) {
   const Problem p = problem_of(c, pass);
-  return {bytes_of(rows_of(c) * depth_of(c), pass == Pass::grad_input ? DType::f32 : c.dtype),
-          bytes_of(rows_of(c) * c.out, c.dtype), gemm::workspace_bytes(p, gemm::method_for(p, c.isa), c.isa, threads)};
+  const bool folds = pass == Pass::grad_input;
+  return {bytes_of(rows_of(c) * depth_of(c), folds ? DType::f32 : c.dtype), bytes_of(rows_of(c) * c.out, c.dtype),
+          folds ? threads * plane_bytes(c) : 0, gemm::workspace_bytes(p, gemm::method_for(p, c.isa), c.isa, threads)};
 }
 
-/// Of each place of an output plane and each element of its window: where in the input plane that lies; -1: in the
-/// padding.
-std::vector<std::int32_t> windows_of(const Convolution& c) {
-  std::vector<std::int32_t> at;
-  at.reserve(static_cast<std::size_t>(c.places() * c.window()));
-  for (std::int64_t i = 0; i < c.oh; ++i)
-    for (std::int64_t j = 0; j < c.ow; ++j)
-      for (std::int64_t a = 0; a < c.kh; ++a)
-        for (std::int64_t b = 0; b < c.kw; ++b) {
-          const std::int64_t row = i * c.stride + a - c.padding_rows, column = j * c.stride + b - c.padding;
-          const bool inside = row >= 0 && row < c.h && column >= 0 && column < c.w;
-          at.push_back(inside ? static_cast<std::int32_t>(row * c.w + column) : -1);
-        }
-  return at;
-}
-
-/// move(plane of x, the first window of that plane in the unfolded images) for every plane.
+/// move(thread, plane of x, the first window of that plane in the unfolded images) for every plane.
 template <typename Move>
 void for_each_plane(const Convolution& c, int threads, Move move) {
   const std::int64_t plane = c.h * c.w, depth = depth_of(c);
-  parallel_ranges(c.n * c.in, 1, threads, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) move(i * plane, i / c.in * c.places() * depth + i % c.in * c.window());
-  });
-}
-
-template <typename T>
-void unfold(const Convolution& c, int threads, const T* x, T* to) {
-  const std::vector<std::int32_t> windows = windows_of(c);
-  for_each_plane(c, threads, [&](std::int64_t plane, std::int64_t first) {
-    const std::int32_t* at = windows.data();
-    for (std::int64_t place = 0; place < c.places(); ++place)
-      for (std::int64_t t = 0; t < c.window(); ++t, ++at)
-        to[first + place * depth_of(c) + t] = *at < 0 ? T{} : x[plane + *at];
+  parallel(threads, [&](int thread, int parts) {
+    const Range range = partition(c.n * c.in, thread, parts);
+    for (std::int64_t i = range.begin; i < range.end; ++i)
+      move(thread, i * plane, i / c.in * c.places() * depth + i % c.in * c.window());
   });
 }
 
@@ -108,39 +85,6 @@ T rounded(float value) {
     return value;
   else
     return to_bf16(value);
-}
-
-/// Sums of what windows have in common, in f32.
-template <typename T>
-void fold(const Convolution& c, int threads, const float* from, T* dx) {
-  const std::vector<std::int32_t> windows = windows_of(c);
-  const std::int64_t elements = c.h * c.w;
-  for_each_plane(c, threads, [&](std::int64_t plane, std::int64_t first) {
-    thread_local std::vector<float> sums;
-    sums.assign(static_cast<std::size_t>(elements), 0.0F);
-    const std::int32_t* at = windows.data();
-    for (std::int64_t place = 0; place < c.places(); ++place)
-      for (std::int64_t t = 0; t < c.window(); ++t, ++at)
-        if (*at >= 0) sums[static_cast<std::size_t>(*at)] += from[first + place * depth_of(c) + t];
-    for (std::int64_t i = 0; i < elements; ++i) dx[plane + i] = rounded<T>(sums[static_cast<std::size_t>(i)]);
-  });
-}
-
-/// Between [n, out, places] and [n, places, out].
-void turn(const Convolution& c, int threads, bool channels_last, const void* from, void* to) {
-  const std::int64_t sample = c.out * c.places();
-  const Transposition t = channels_last ? Transposition{c.out, c.places(), c.places(), c.out}
-                                        : Transposition{c.places(), c.out, c.out, c.places()};
-  const auto each = [&]<typename T>(void (*loop)(const Transposition&, const T*, T*)) {
-    parallel_ranges(c.n, 1, threads, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i)
-        loop(t, static_cast<const T*>(from) + i * sample, static_cast<T*>(to) + i * sample);
-    });
-  };
-  if (c.dtype == DType::f32)
-    each(CHOOSE_BY_ISA(c.isa, transpose_f32));
-  else
-    each(CHOOSE_BY_ISA(c.isa, transpose_u16));
 }
 
 /// visit(x) with a pointer of the type that x has.
@@ -161,37 +105,92 @@ bool is_faster(const Convolution& c, Pass pass) {
 
 std::int64_t workspace_bytes(const Convolution& c, Pass pass, int threads) { return parts_of(c, pass, threads).all(); }
 
-void run(const Convolution& c, Pass pass, int threads, std::span<void* const> operands, void* workspace) {
-  const Parts parts = parts_of(c, pass, threads);
+Product::Product(const Convolution& c, Pass pass, int threads) : c_(c), pass_(pass), threads_(threads) {
+  for (std::int64_t i = 0; i < c.oh; ++i)
+    for (std::int64_t j = 0; j < c.ow; ++j)
+      for (std::int64_t a = 0; a < c.kh; ++a)
+        for (std::int64_t b = 0; b < c.kw; ++b) {
+          const std::int64_t row = i * c.stride + a - c.padding_rows, column = j * c.stride + b - c.padding;
+          const bool inside = row >= 0 && row < c.h && column >= 0 && column < c.w;
+          windows_.push_back(inside ? static_cast<std::int32_t>(row * c.w + column) : -1);
+        }
+}
+
+template <typename T>
+void Product::unfold(const T* x, T* to) const {
+  const std::int64_t depth = depth_of(c_), window = c_.window();
+  for_each_plane(c_, threads_, [&](int, std::int64_t plane, std::int64_t first) {
+    const std::int32_t* at = windows_.data();
+    for (std::int64_t place = 0; place < c_.places(); ++place)
+      for (std::int64_t t = 0; t < window; ++t, ++at) to[first + place * depth + t] = *at < 0 ? T{} : x[plane + *at];
+  });
+}
+
+/// Sums of what windows have in common, in f32.
+template <typename T>
+void Product::fold(const float* from, T* dx, std::byte* planes) const {
+  const std::int64_t depth = depth_of(c_), window = c_.window(), elements = c_.h * c_.w;
+  for_each_plane(c_, threads_, [&](int thread, std::int64_t plane, std::int64_t first) {
+    auto* const sums = reinterpret_cast<float*>(planes + thread * plane_bytes(c_));
+    std::fill_n(sums, elements, 0.0F);
+    const std::int32_t* at = windows_.data();
+    for (std::int64_t place = 0; place < c_.places(); ++place)
+      for (std::int64_t t = 0; t < window; ++t, ++at)
+        if (*at >= 0) sums[*at] += from[first + place * depth + t];
+    for (std::int64_t i = 0; i < elements; ++i) dx[plane + i] = rounded<T>(sums[i]);
+  });
+}
+
+/// Between [n, out, places] and [n, places, out].
+void Product::turn(bool channels_last, const void* from, void* to) const {
+  const std::int64_t sample = c_.out * c_.places();
+  const Transposition t = channels_last ? Transposition{c_.out, c_.places(), c_.places(), c_.out}
+                                        : Transposition{c_.places(), c_.out, c_.out, c_.places()};
+  const auto each = [&]<typename T>(void (*loop)(const Transposition&, const T*, T*)) {
+    parallel_ranges(c_.n, 1, threads_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i)
+        loop(t, static_cast<const T*>(from) + i * sample, static_cast<T*>(to) + i * sample);
+    });
+  };
+  if (c_.dtype == DType::f32)
+    each(CHOOSE_BY_ISA(c_.isa, transpose_f32));
+  else
+    each(CHOOSE_BY_ISA(c_.isa, transpose_u16));
+}
+
+void Product::run(std::span<void* const> operands, void* workspace) const {
+  const Parts parts = parts_of(c_, pass_, threads_);
   auto* const unfolded = static_cast<std::byte*>(workspace);
   auto* const outputs = unfolded + parts.unfolded;
-  Problem p = problem_of(c, pass);
-  const auto multiply = [&] { gemm::run(p, gemm::method_for(p, c.isa), c.isa, threads, outputs + parts.outputs); };
+  auto* const planes = outputs + parts.outputs;
+  Problem p = problem_of(c_, pass_);
+  const auto multiply = [&] { gemm::run(p, gemm::method_for(p, c_.isa), c_.isa, threads_, planes + parts.planes); };
   const auto unfold_images = [&](void* x) {
-    as_typed(c, x, [&]<typename T>(T* images) { unfold(c, threads, images, reinterpret_cast<T*>(unfolded)); });
+    as_typed(c_, x, [&]<typename T>(T* images) { unfold(images, reinterpret_cast<T*>(unfolded)); });
   };
-  switch (pass) {
+  switch (pass_) {
     case Pass::forward:
       unfold_images(operands[0]);
       p.a = unfolded, p.b = operands[1], p.c = outputs;
-      if (c.bias) p.bias = operands[2];
+      if (c_.bias) p.bias = operands[2];
       multiply();
-      turn(c, threads, false, outputs, operands[c.bias ? 3 : 2]);
+      turn(false, outputs, operands[c_.bias ? 3 : 2]);
       break;
     case Pass::grad_input:
-      turn(c, threads, true, operands[0], outputs);
+      turn(true, operands[0], outputs);
       p.a = outputs, p.b = operands[1], p.c = unfolded;
       multiply();
-      as_typed(c, operands[2], [&](auto* dx) { fold(c, threads, reinterpret_cast<const float*>(unfolded), dx); });
+      as_typed(c_, operands[2], [&](auto* dx) { fold(reinterpret_cast<const float*>(unfolded), dx, planes); });
       break;
     case Pass::grad_weight:
       unfold_images(operands[0]);
-      turn(c, threads, true, operands[1], outputs);
+      turn(true, operands[1], outputs);
       p.a = outputs, p.b = unfolded, p.c = operands[2];
-      if (c.accumulate) p.addend = p.c;
+      if (c_.accumulate) p.addend = p.c;
       multiply();
-      if (c.bias)
-        gemm::sum_columns({p.k, p.m, outputs, p.inputs_are_f32, operands[3], p.c_is_f32, c.accumulate}, c.isa, threads);
+      if (c_.bias)
+        gemm::sum_columns({p.k, p.m, outputs, p.inputs_are_f32, operands[3], p.c_is_f32, c_.accumulate}, c_.isa,
+                          threads_);
       break;
   }
 }

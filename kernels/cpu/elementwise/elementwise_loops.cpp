@@ -42,6 +42,7 @@ struct GeluTanh {
 struct GeluErf {
   template <typename T>
   VEC_INLINE F32 of(F32 x) {
+    if constexpr (kQuick<T>) return x * normal_cdf_for_bf16(x);
     return 0.5f * x * (1.0f + erf(x * 0.70710678f));
   }
 };
@@ -90,6 +91,11 @@ struct GeluTanhGrad {
 struct GeluErfGrad {
   template <typename T>
   VEC_INLINE F32 of(F32 dy, F32 x) {
+    if constexpr (kQuick<T>) {
+      // Where 2^t stays at its least, beyond |x| = 13, the density does not count.
+      const F32 density = 0.39894228f * exp2_in_range_quick(max(x * x * splat(-0.72134752f), splat(-125.0f)));
+      return dy * (normal_cdf_for_bf16(x) + select(abs(x) < splat(20.0f), x * density, F32{} * x));
+    }
     const F32 density = 0.39894228f * exp(-0.5f * x * x);
     return dy * (0.5f * (1.0f + erf(x * 0.70710678f)) + select(abs(x) < splat(20.0f), x * density, F32{} * x));
   }
