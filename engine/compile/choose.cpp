@@ -96,15 +96,16 @@ class Choice {
     }
   }
 
-  // Completes what would be taken, or else what decides what is a tie with it, where that is a draft: it may not fit.
-  // Each time the choice is another one. Of the latter a few only: a list may take a second.
+  // Completes what would be taken where that is a draft, which may turn out not to fit; else the fastest, which decides
+  // what is a tie, though only a few times: making a list may take a second. False: nothing was left to complete.
   bool completes_one() {
     if (finalists_.all().empty()) throw finalists_.refused().front();
-    const std::size_t taken = this->taken(), fastest = this->fastest();
-    const bool is_taken = !finalists_.is_complete(taken);
-    const std::size_t one = is_taken ? taken : fastest;
-    if (!is_taken && (fastest == kPlanned || finalists_.is_complete(fastest) || probes_ == kMostProbes)) return false;
-    if (!is_taken) ++probes_;
+    std::size_t one = taken();
+    if (finalists_.is_complete(one)) {
+      one = fastest().value_or(one);
+      if (finalists_.is_complete(one) || probes_ == kMostProbes) return false;
+      ++probes_;
+    }
     const Candidate candidate = finalists_.all()[one].scored.candidate;
     const std::optional<Scored> exact = finalists_.complete(one);
     for (std::size_t i = 0; i < promises_.size(); ++i)
@@ -113,12 +114,12 @@ class Choice {
     return true;
   }
 
-  // Of those that fit; kPlanned: none does.
-  std::size_t fastest() const {
-    std::size_t best = kPlanned;
+  // Of those that fit.
+  std::optional<std::size_t> fastest() const {
+    std::optional<std::size_t> best;
     for (std::size_t i = 0; i < finalists_.all().size(); ++i) {
       const Scored& one = finalists_.all()[i].scored;
-      if (one.fits && (best == kPlanned || measure(one) < measure(finalists_.all()[best].scored))) best = i;
+      if (one.fits && (!best || measure(one) < measure(finalists_.all()[*best].scored))) best = i;
     }
     return best;
   }

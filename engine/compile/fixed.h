@@ -13,9 +13,12 @@ namespace trainer {
 /// Throws JobError where the batch does not divide over the data ranks, or a rank's part into micro-batches.
 void check_batch(const LoadedJob& loaded, const Mesh& mesh);
 
-/// How far a compilation goes. `unproved`: the plan is whole, but verify has not seen it. `draft`: besides, a step
-/// whose loops do not fit, or take much more memory than a list, is not made a list, which takes ten times as long; its
-/// plan has loops, and least_as_list says what the list needs at least.
+/// How far a compilation goes.
+/// - proved: verify has accepted the plan.
+/// - unproved: the same plan, but verify has not seen it.
+/// - draft: the same, except where a list of all micro-batches would replace loops that need too much memory. A list
+///   takes ten times as long to make, so the draft keeps the loops, and least_as_list tells the least bytes of the
+///   list.
 enum class Finish : std::uint8_t { proved, unproved, draft };
 
 /// The job with everything as it was compiled, which leaves nothing to choose.

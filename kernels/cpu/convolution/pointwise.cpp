@@ -2,9 +2,8 @@
 #include "kernels/cpu/convolution/pointwise.h"
 
 #include <cstddef>
-#include <type_traits>
 
-#include "kernels/bf16.h"
+#include "kernels/cpu/convolution/rounded.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/runtime/parallel.h"
 
@@ -51,13 +50,8 @@ void finish(const Convolution& c, int threads, const float* sums, void* dweight)
   const auto each = [&](auto* to) {
     parallel_ranges(c.out * c.in, 64, threads_for(c.out * c.in * 4, threads),
                     [&](std::int64_t begin, std::int64_t end) {
-                      for (std::int64_t i = begin; i < end; ++i) {
-                        const float sum = sums[i] + (c.accumulate ? to_f32(to[i]) : 0.0F);
-                        if constexpr (std::is_same_v<decltype(to), float*>)
-                          to[i] = sum;
-                        else
-                          to[i] = to_bf16(sum);
-                      }
+                      for (std::int64_t i = begin; i < end; ++i)
+                        to[i] = rounded_as(sums[i] + (c.accumulate ? to_f32(to[i]) : 0.0F), to);
                     });
   };
   c.parameter_gradients == DType::f32 ? each(static_cast<float*>(dweight)) : each(static_cast<Bf16*>(dweight));

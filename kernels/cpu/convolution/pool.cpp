@@ -6,6 +6,7 @@
 #include "engine/core/op_record.h"
 #include "kernels/bf16.h"
 #include "kernels/cpu/convolution/pool_loops.h"
+#include "kernels/cpu/convolution/rounded.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/runtime/make_kernel.h"
 #include "kernels/cpu/runtime/parallel.h"
@@ -40,9 +41,6 @@ Range covered_by(const PoolPlane& s, std::int64_t at, std::int64_t outputs) {
   return {first, std::min(shifted / s.stride + 1, outputs)};
 }
 
-float as_element(float value, const float*) { return value; }
-Bf16 as_element(float value, const Bf16*) { return to_bf16(value); }
-
 template <typename T>
 void average_grad_plane(const PoolPlane& s, const T* dy, T* dx) {
   const float scale = 1.0f / static_cast<float>(s.kernel * s.kernel);
@@ -52,7 +50,7 @@ void average_grad_plane(const PoolPlane& s, const T* dy, T* dx) {
       float sum = 0;
       for (std::int64_t oy = ys.begin; oy < ys.end; ++oy)
         for (std::int64_t ox = xs.begin; ox < xs.end; ++ox) sum += to_f32(dy[oy * s.ow + ox]);
-      dx[row * s.w + column] = as_element(sum * scale, dx);
+      dx[row * s.w + column] = rounded_as(sum * scale, dx);
     }
 }
 

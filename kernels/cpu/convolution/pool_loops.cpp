@@ -3,6 +3,7 @@
 // everything where the stride is above 2.
 #include "kernels/cpu/convolution/pool_loops.h"
 
+#include "kernels/cpu/convolution/rounded.h"
 #include "kernels/cpu/runtime/vec.h"
 
 namespace trainer::kernels::cpu::ISA_NAMESPACE {
@@ -14,9 +15,6 @@ struct Span {
 
 VEC_INLINE std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 VEC_INLINE std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-
-VEC_INLINE float rounded_as(float value, const float*) { return value; }
-VEC_INLINE Bf16 rounded_as(float value, const Bf16*) { return to_bf16(value); }
 
 /// The part of [0, size) that window `out` covers.
 VEC_INLINE Span cover(const PoolPlane& s, std::int64_t out, std::int64_t size) {

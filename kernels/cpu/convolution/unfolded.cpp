@@ -2,9 +2,8 @@
 #include "kernels/cpu/convolution/unfolded.h"
 
 #include <algorithm>
-#include <type_traits>
 
-#include "kernels/bf16.h"
+#include "kernels/cpu/convolution/rounded.h"
 #include "kernels/cpu/copy/transpose_loops.h"
 #include "kernels/cpu/gemm/column_sums.h"
 #include "kernels/cpu/gemm/gemm.h"
@@ -79,14 +78,6 @@ void for_each_plane(const Convolution& c, int threads, Move move) {
   });
 }
 
-template <typename T>
-T rounded(float value) {
-  if constexpr (std::is_same_v<T, float>)
-    return value;
-  else
-    return to_bf16(value);
-}
-
 /// visit(x) with a pointer of the type that x has.
 template <typename Visit>
 void as_typed(const Convolution& c, void* x, Visit visit) {
@@ -137,7 +128,7 @@ void Product::fold(const float* from, T* dx, std::byte* planes) const {
     for (std::int64_t place = 0; place < c_.places(); ++place)
       for (std::int64_t t = 0; t < window; ++t, ++at)
         if (*at >= 0) sums[*at] += from[first + place * depth + t];
-    for (std::int64_t i = 0; i < elements; ++i) dx[plane + i] = rounded<T>(sums[i]);
+    for (std::int64_t i = 0; i < elements; ++i) dx[plane + i] = rounded_as(sums[i], dx);
   });
 }
 
