@@ -6,6 +6,8 @@
 //   cross_entropy_grad   logits c, targets, lse, seed f32 [seeds] → dlogits c (may be logits)
 //     seed (exp(x − lse) − (1 − s)[i = t] − s / classes); 0 in ignored rows. Of several seeds the first is that of the
 //     first rows / seeds rows, and so on. REQUIRES: seeds divides rows.
+//   cross_entropy_and_grad  logits c, targets, seed f32 [1] → loss, dlogits c (may be logits): as both; each row is
+//     read from memory once, and its probabilities are made where it still is (cache or shared memory)
 //   cross_entropy_count  targets i32 → count f64 [1]: targets that are not ignored
 //   correct_count        logits c, targets i32 → correct f64 [1]: targets, not ignored, whose logit is the largest
 //                        (among equals, the first); none in a row with a NaN

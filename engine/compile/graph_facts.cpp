@@ -34,7 +34,8 @@ std::optional<std::int64_t> ignore_index(const Graph& graph) {
 std::optional<std::int64_t> classes(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (node.op == Op::cross_entropy_gathered || node.op == Op::sequence_nll) return integer(node, "classes");
-    if (node.op == Op::cross_entropy) return graph.value(node.inputs[0]).shape()[-1];
+    if (node.op == Op::cross_entropy || node.op == Op::cross_entropy_and_grad)
+      return graph.value(node.inputs[0]).shape()[-1];
   }
   if (graph.loss.sum == kNone && graph.logits != kNone) return graph.value(graph.logits).shape()[-1];
   return std::nullopt;

@@ -117,6 +117,12 @@ Placed shard_cross_entropy_grad(const Graph& graph, const Node& node, Placing in
   return {};
 }
 
+Placed shard_cross_entropy_and_grad(const Graph& graph, const Node& node, Placing in) {
+  const Shape& logits = input_shape(graph, node, 0);
+  if (!cut_by_rows(logits, in, 1) || !in[2].is_replicate()) return {};
+  return std::vector<Placement>{Placement::partial(), in[0]};
+}
+
 Inference infer_mse(const Attributes& given, std::span<const TensorDesc> inputs, DType compute) {
   need_values(inputs[0], compute, "the prediction");
   if (inputs[1].dtype != DType::f32) need_values(inputs[1], compute, "the target");
@@ -166,6 +172,8 @@ OpDef cross_entropy_grad() {
   def.origin = first_class;
   return def;
 }
+
+OpDef cross_entropy_and_grad() { return {.op = Op::cross_entropy_and_grad, .shard = shard_cross_entropy_and_grad}; }
 
 OpDef cross_entropy_stats() { return {.op = Op::cross_entropy_stats, .shard = shard_stats, .origin = first_class}; }
 

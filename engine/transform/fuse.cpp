@@ -39,6 +39,7 @@ class Fusion {
 
   void run() {
     find_products();
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) loss_with_gradient(i);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) gradients_of_gate(i);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) activation_before_product(i);
     for (std::size_t i = 0; i + 1 < graph_.nodes.size(); ++i) add_before_norm(i, i + 1);
@@ -102,6 +103,25 @@ class Fusion {
       taken_[i] = true;
       return;
     }
+  }
+
+  /// Where the gradient is: nothing reads the sum before, and the seed of a further loss comes from the backward pass.
+  void loss_with_gradient(std::size_t i) {
+    Node& gradient = graph_.nodes[i];
+    if (gradient.op != Op::cross_entropy_grad) return;
+    const ValueId logits = gradient.inputs[0], targets = gradient.inputs[1], lse = gradient.inputs[2],
+                  seed = gradient.inputs[3];
+    const NodeId id = producer_[at(lse)];
+    if (id == kNone || reads_[at(lse)] != 1 || graph_.value(seed).shape().elements() != 1) return;
+    const Node& loss = graph_.nodes[at(id)];
+    if (loss.op != Op::cross_entropy || loss.chunk != gradient.chunk || loss.inputs[0] != logits) return;
+    const ValueId sum = loss.outputs[0], dlogits = gradient.outputs[0];
+    gradient.op = Op::cross_entropy_and_grad;
+    gradient.attributes = loss.attributes;
+    gradient.inputs = {logits, targets, seed};
+    gradient.outputs = {sum, dlogits};
+    producer_[at(sum)] = producer_[at(dlogits)] = static_cast<NodeId>(i);
+    taken_[at(id)] = true;
   }
 
   static bool gates(Op op) { return op == Op::silu || op == Op::gelu; }

@@ -12,6 +12,8 @@ namespace trainer {
 ///   dx = norm_grad(…); g = dx + other  to  g = norm_grad(…, residual other)
 ///   y = silu(gate) · up                to  y = glu(gate, up), and its gradients, which no longer read silu(gate), to
 ///                                          dgate, dup = glu_grad(dy, gate, up); the same of gelu
+///   loss, lse = cross_entropy(logits); dlogits = cross_entropy_grad(logits, lse)  to  loss, dlogits =
+///                                      cross_entropy_and_grad(logits), in the backward pass, which has the seed
 /// where the target's products add another tensor in their pass over the result
 ///   p = linear(x); y = p + other             to  y = linear(x, residual other)
 ///   p = linear_grad_input(dy); g = p + other  to  g = linear_grad_input(dy, residual other)

@@ -74,6 +74,7 @@ std::int64_t max_pool2d_grad_workspace(const Signature& signature, const Context
 // kernels/loss.h
 Prepared prepare_cross_entropy(const Signature& signature, const Context& context);
 Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& context);
+Prepared prepare_cross_entropy_and_grad(const Signature& signature, const Context& context);
 Prepared prepare_cross_entropy_stats(const Signature& signature, const Context& context);
 Prepared prepare_cross_entropy_gathered(const Signature& signature, const Context& context);
 Prepared prepare_correct_count_gathered(const Signature& signature, const Context& context);

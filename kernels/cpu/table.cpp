@@ -64,6 +64,7 @@ std::int64_t CpuTarget::workspace_bytes(const Signature& s) const {
     case Op::max_pool2d_grad:
       return max_pool2d_grad_workspace(s, context_);
     case Op::cross_entropy:
+    case Op::cross_entropy_and_grad:
     case Op::cross_entropy_gathered:
     case Op::correct_count:
     case Op::mse:

@@ -119,6 +119,7 @@ Prepared prepare_quantized_linear_grad_input(const Signature& signature, const C
 // kernels/loss.h
 Prepared prepare_cross_entropy(const Signature& signature, const Context& context);
 Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& context);
+Prepared prepare_cross_entropy_and_grad(const Signature& signature, const Context& context);
 Prepared prepare_cross_entropy_count(const Signature& signature, const Context& context);
 Prepared prepare_correct_count(const Signature& signature, const Context& context);
 Prepared prepare_cross_entropy_stats(const Signature& signature, const Context& context);

@@ -224,6 +224,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
       return conv2d_grad_weight_workspace(s);
     // A row's loss is an f64 that a second pass sums in order.
     case Op::cross_entropy:
+    case Op::cross_entropy_and_grad:
     case Op::cross_entropy_gathered:
     case Op::correct_count:
     case Op::correct_count_gathered:

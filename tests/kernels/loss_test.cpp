@@ -58,6 +58,14 @@ TEST_CASE("cross-entropy, its gradient and its counts, with ignored targets and 
           hold(Op::cross_entropy_grad, attributes,
                {{c, logits}, {DType::i32, targets}, {DType::f32, lse_truth}, {DType::f32, values({0.37})}},
                {{c, shape, bound(c, 32), absolute, in_place}});
+        // At once, the lse is that of the logits as they are.
+        for (int in_place : {-1, 0})
+          for (bool accumulate : {false, true}) {
+            Attributes more = attributes;
+            more.set("accumulate", accumulate);
+            hold(Op::cross_entropy_and_grad, more, {{c, logits}, {DType::i32, targets}, {DType::f32, values({0.37})}},
+                 {loss, {c, shape, bound(c, 32) + sum, absolute + sum, in_place}});
+          }
       }
 }
 
@@ -107,6 +115,14 @@ TEST_CASE("a target that is no class is named, and the loss and its gradient are
                         {logits.data(), targets.data(), lse.data(), seed.data(), dlogits.data()}),
       doctest::Contains("target 5 at place 2"), DataError);
   for (int i = 10; i < 15; ++i) CHECK(std::isnan(dlogits.as<float>()[i]));
+  Buffer both(15 * 4);
+  CHECK_THROWS_WITH_AS(
+      best_runner().run(
+          {Op::cross_entropy_and_grad, attributes, {rows, ids, {DType::f32, {1}}, {DType::f64, {1}}, rows}},
+          {logits.data(), targets.data(), seed.data(), loss.data(), both.data()}),
+      doctest::Contains("target 5 at place 2"), DataError);
+  CHECK(std::isnan(*loss.as<double>()));
+  for (int i = 10; i < 15; ++i) CHECK(std::isnan(both.as<float>()[i]));
 }
 
 TEST_CASE("mean squared error, its gradient and count") {

@@ -10,6 +10,7 @@ namespace {
 bool is_loss(Op op) {
   switch (op) {
     case Op::cross_entropy:
+    case Op::cross_entropy_and_grad:
     case Op::cross_entropy_gathered:
     case Op::mse:
     case Op::cross_entropy_count:

@@ -415,6 +415,7 @@ std::vector<Case> cases() {
                               {{4, 6, 3}, {2, 6}, {6}, {6}}, {{4, 6, 3}})),
       make_case(Op::avg_pool2d, kWindow, {{2, 4, 4, 4}}, {{2, 4, 2, 2}}),
       make_case(Op::cross_entropy, kLoss, {{4, 2, 6}, {4, 2}}, {{1}, {8}}, {0, 6}),
+      make_case(Op::cross_entropy_and_grad, kLoss, {{4, 2, 6}, {4, 2}, {1}}, {{1}, {4, 2, 6}}, {0, 6}),
       make_case(Op::cross_entropy_count, kLoss, {{4, 2}}, {{1}}, {6}),
       make_case(Op::correct_count, kLoss, {{4, 2, 6}, {4, 2}}, {{1}}, {0, 6}),
       make_case(Op::cross_entropy_stats, kCutLoss, {{4, 2, 6}, {4, 2}}, {{1, 8, 5}}, {0, 6}),

@@ -124,6 +124,8 @@ void dispatch(Op op, const Call& call) {
       return cross_entropy(call);
     case Op::cross_entropy_grad:
       return cross_entropy_grad(call);
+    case Op::cross_entropy_and_grad:
+      return cross_entropy_and_grad(call);
     case Op::cross_entropy_count:
       return cross_entropy_count(call);
     case Op::correct_count:

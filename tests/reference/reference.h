@@ -89,6 +89,7 @@ void avg_pool2d(const Call&);
 void avg_pool2d_grad(const Call&);
 void cross_entropy(const Call&);
 void cross_entropy_grad(const Call&);
+void cross_entropy_and_grad(const Call&);
 void cross_entropy_count(const Call&);
 void correct_count(const Call&);
 void cross_entropy_stats(const Call&);

@@ -77,6 +77,20 @@ void cross_entropy_grad(const Call& c) {
   });
 }
 
+void cross_entropy_and_grad(const Call& c) {
+  const Tensor& x = c.in[0];
+  const std::int64_t classes = x.shape[-1];
+  const double smoothing = c.attributes.real("label_smoothing"), seed = c.in[2][0];
+  each_counted(c, c.in[1], [&](std::int64_t r, std::int64_t target) {
+    const double lse = log_sum_exp(x, r, classes);
+    for (std::int64_t i = 0; i < classes; ++i) {
+      const double logit = x[r * classes + i], wanted = share(smoothing, i, target, classes);
+      c.out[0][0] += wanted * (lse - logit);
+      c.out[1][r * classes + i] = seed * (std::exp(logit - lse) - wanted);
+    }
+  });
+}
+
 void cross_entropy_stats(const Call& c) {
   const Tensor& x = c.in[0];
   const std::int64_t columns = x.shape[-1],

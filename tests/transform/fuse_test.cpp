@@ -192,6 +192,39 @@ TEST_CASE("a gate's activation, its product and their gradients are two passes, 
   }
 }
 
+TEST_CASE("a loss and its gradient are one node of the backward pass, and nothing keeps lse") {
+  for (Graph graph : models()) {
+    CAPTURE(graph.name);
+    const Graph forward = graph;
+    differentiate(graph, DType::f32);
+    Graph smoothed = graph;
+    for (Node& node : smoothed.nodes)
+      if (node.op == Op::cross_entropy || node.op == Op::cross_entropy_grad)
+        node.attributes.set("label_smoothing", 0.1);
+    for (Graph* one : {&graph, &smoothed}) {
+      const Graph plain = *one;
+      fuse(*one, kPlain);
+      CHECK(count(*one, Op::cross_entropy_and_grad) == 1);
+      CHECK(count(*one, Op::cross_entropy) + count(*one, Op::cross_entropy_grad) == 0);
+      for (const Node& node : one->nodes)
+        if (node.op == Op::cross_entropy_and_grad) CHECK(node.backward);
+      CHECK(std::ranges::none_of(one->values, [](const Value& value) { return value.name == "loss.lse"; }));
+      check_same(plain, *one);
+    }
+    Graph evaluated = forward;
+    fuse(evaluated, kPlain);
+    CHECK(count(evaluated, Op::cross_entropy) == 1);
+    // Where the gradient's chunk is another, the loss is told where the logits are.
+    Graph apart = forward;
+    differentiate(apart, DType::f32);
+    for (Node& node : apart.nodes)
+      if (node.op == Op::cross_entropy_grad) node.chunk = 1;
+    fuse(apart, kPlain);
+    CHECK(count(apart, Op::cross_entropy) == 1);
+    CHECK(count(apart, Op::cross_entropy_and_grad) == 0);
+  }
+}
+
 TEST_CASE("a gate's GELU is part of the product behind it, and of no product before it") {
   Graph forward = models()[1];
   for (Node& node : forward.nodes)

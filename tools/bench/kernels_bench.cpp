@@ -176,6 +176,9 @@ void add_losses(std::vector<Case>& cases, DType c, std::int64_t rows, std::int64
   cases.push_back({shaped("cross_entropy_grad", c, rows, classes),
                    {Op::cross_entropy_grad, a, {x, targets, lse, seed, x}},
                    2 * x.bytes()});
+  cases.push_back({shaped("cross_entropy_and_grad", c, rows, classes),
+                   {Op::cross_entropy_and_grad, a, {x, targets, seed, loss, x}},
+                   2 * x.bytes()});
   // As a rank of two has them.
   Attributes half = a;
   half.set("classes", 2 * classes);

@@ -232,6 +232,11 @@ Signature cross_entropy_grad(DType c, const Sizes& s) {
           loss_attributes(),
           {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, {DType::f32, {s[0]}}, kScalar, values(c, {s[0], s[1]})}};
 }
+Signature cross_entropy_and_grad(DType c, const Sizes& s) {
+  return {Op::cross_entropy_and_grad,
+          loss_attributes(),
+          {values(c, {s[0], s[1]}), {DType::i32, {s[0]}}, kScalar, kLoss, values(c, {s[0], s[1]})}};
+}
 Signature cross_entropy_stats(DType c, const Sizes& s) {
   const Attributes attributes{{"classes", 2 * s[1]}, {"ignore_index", std::int64_t{-100}}};
   return {
@@ -442,8 +447,8 @@ void add_model(Cases& cases, Effort effort) {
     cases.add(make, elements(effort));
   cases.add(embedding, by_rows(effort));
   cases.add(embedding_grad, by_rows(effort));
-  for (const Make& make :
-       {Make(cross_entropy), Make(cross_entropy_grad), Make(cross_entropy_stats), Make(correct_count)})
+  for (const Make& make : {Make(cross_entropy), Make(cross_entropy_grad), Make(cross_entropy_and_grad),
+                           Make(cross_entropy_stats), Make(correct_count)})
     cases.add(make, by_classes(effort));
   cases.add(cross_entropy_gathered, {{64}, {4096}});
   cases.add(correct_count_gathered, {{64}, {4096}}, DType::f32);
@@ -507,7 +512,8 @@ std::vector<Signature> cases_from_memory(Effort effort, const std::vector<std::s
   cases.add(elementwise(Op::silu, 1), large);
   for (Op op : {Op::silu_grad, Op::add, Op::mul, Op::glu}) cases.add(elementwise(op, 2), large);
   cases.add(elementwise(Op::glu_grad, 4), large);
-  for (const Make& make : {Make(cross_entropy), Make(cross_entropy_grad)}) cases.add(make, crossed({256}, {256, 8192}));
+  for (const Make& make : {Make(cross_entropy), Make(cross_entropy_and_grad)})
+    cases.add(make, crossed({256}, {256, 8192}));
   for (const Make& make : {Make(sum_squares), Make(optimizer(Op::adamw, false)), Make(optimizer(Op::adamw, true))})
     cases.add(make, large, DType::f32);
   return cases.take();

@@ -54,6 +54,7 @@ std::int64_t ids_of(const Signature& s) {
       return s.operands[2].shape[0];
     case Op::cross_entropy:
     case Op::cross_entropy_grad:
+    case Op::cross_entropy_and_grad:
     case Op::cross_entropy_stats:
     case Op::cross_entropy_gathered:
     case Op::correct_count:

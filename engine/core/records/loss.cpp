@@ -38,6 +38,17 @@ OpRecord cross_entropy_grad(Op op) {
           .note = "d(loss sum)/dlogits · seed; of several seeds each is that of rows / seeds rows"};
 }
 
+OpRecord cross_entropy_and_grad(Op op) {
+  return {.op = op,
+          .traits = {backward, scratch},
+          .operands = {in("logits", "c [..., classes]"), in("targets", "i32 [...]"), in("seed", "f32 [1]"),
+                       sum("loss", "f64 [1]"), out("dlogits", "c", "logits")},
+          .attributes = {ignore_index(), label_smoothing()},
+          .work = WorkClass::rows,
+          .bandwidth = 0.92,
+          .note = "`cross_entropy` and `cross_entropy_grad` in one pass over memory"};
+}
+
 OpRecord cross_entropy_count(Op op) {
   return {.op = op,
           .traits = {scratch},

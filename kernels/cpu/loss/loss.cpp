@@ -119,6 +119,25 @@ Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& c
   });
 }
 
+Prepared prepare_cross_entropy_and_grad(const Signature& signature, const Context& context) {
+  expect_operands(signature, 5);
+  const Rows all = rows_of(signature, context);
+  expect_operand(signature, 2, DType::f32, 1);
+  expect_operand(signature, 3, DType::f64, 1);
+  expect_alike(signature, {0, 4});
+  const bool accumulate = accumulates(signature);
+  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, cross_entropy_and_grad);
+  return make_kernel([=](const Call& call) {
+    CrossEntropyArgs now = all.at(call);
+    now.seeds = operand<float>(call, 2);
+    now.rows_of_seed = std::max<std::int64_t>(1, all.rows);
+    now.losses = static_cast<double*>(call.workspace);
+    now.dlogits = operand<void>(call, 4);
+    parallel_ranges(all.rows, 1, all.threads, [&](std::int64_t begin, std::int64_t end) { loop(now, begin, end); });
+    put(operand<double>(call, 3), sum_of(now.losses, all.rows), accumulate);
+  });
+}
+
 namespace {
 
 /// Of the gathered ones, stats at operand `index` and targets at the next.

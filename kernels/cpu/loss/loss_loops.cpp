@@ -112,28 +112,29 @@ void cross_entropy_gathered_row(const CrossEntropyArgs& args, std::int64_t row) 
                                                                       plain / static_cast<float>(args.classes));
 }
 
+/// The loss of a row goes to `losses`. Returns the row's lse.
 template <typename T>
-void cross_entropy_row(const CrossEntropyArgs& args, std::int64_t row) {
+float cross_entropy_row(const CrossEntropyArgs& args, std::int64_t row) {
   const T* x = static_cast<const T*>(args.logits) + row * args.classes;
   const float most = largest_of(x, args.classes);
   const float total =
       sum(sum_of(args.classes, [&](std::int64_t i, auto load) { return exp_below(load(x + i), most, x); }));
-  const float log_total = log_of(total);
-  args.lse[row] = most + log_total;
+  const float log_total = log_of(total), lse = most + log_total;
   const std::int32_t target = args.targets[row];
   if (target == args.ignore_index) {
     args.losses[row] = 0;
-    return;
+    return lse;
   }
   float mean = 0;
   if (args.smoothing != 0)
     mean = sum(sum_of(args.classes, [&](std::int64_t i, auto load) { return load(x + i); })) /
            static_cast<float>(args.classes);
   args.losses[row] = loss_of(most, log_total, to_f32(x[target]), args.smoothing, mean);
+  return lse;
 }
 
 template <typename T>
-void cross_entropy_grad_row(const CrossEntropyArgs& args, std::int64_t row) {
+void cross_entropy_grad_row(const CrossEntropyArgs& args, std::int64_t row, float lse) {
   const T* x = static_cast<const T*>(args.logits) + row * args.columns;
   T* dx = static_cast<T*>(args.dlogits) + row * args.columns;
   const std::int32_t target = args.targets[row];
@@ -141,7 +142,7 @@ void cross_entropy_grad_row(const CrossEntropyArgs& args, std::int64_t row) {
   for_each_vector(counts ? args.present : 0, args.columns,
                   [&](std::int64_t i, auto, auto store) { store(dx + i, F32{}); });
   if (!counts) return;
-  const float lse = args.lse[row], even = args.smoothing / static_cast<float>(args.classes);
+  const float even = args.smoothing / static_cast<float>(args.classes);
   const float seed = args.seeds[row / args.rows_of_seed];
   const F32 scale = splat(seed), less = splat(-seed * even);
   const std::int64_t at = target - args.first;
@@ -197,7 +198,7 @@ void squared_error_grad_of(const P* p, const T* t, P* dp, float seed, std::int64
 
 void cross_entropy(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row)
-    args.bf16 ? cross_entropy_row<Bf16>(args, row) : cross_entropy_row<float>(args, row);
+    args.lse[row] = args.bf16 ? cross_entropy_row<Bf16>(args, row) : cross_entropy_row<float>(args, row);
 }
 
 void cross_entropy_stats(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
@@ -210,8 +211,16 @@ void cross_entropy_gathered(const CrossEntropyArgs& args, std::int64_t begin, st
 }
 
 void cross_entropy_grad(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float lse = args.lse[row];
+    args.bf16 ? cross_entropy_grad_row<Bf16>(args, row, lse) : cross_entropy_grad_row<float>(args, row, lse);
+  }
+}
+
+void cross_entropy_and_grad(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {
   for (std::int64_t row = begin; row < end; ++row)
-    args.bf16 ? cross_entropy_grad_row<Bf16>(args, row) : cross_entropy_grad_row<float>(args, row);
+    args.bf16 ? cross_entropy_grad_row<Bf16>(args, row, cross_entropy_row<Bf16>(args, row))
+              : cross_entropy_grad_row<float>(args, row, cross_entropy_row<float>(args, row));
 }
 
 void correct(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end) {

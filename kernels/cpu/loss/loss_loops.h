@@ -19,7 +19,7 @@ struct CrossEntropyArgs {
   float smoothing = 0;
   const void* logits = nullptr;
   const std::int32_t* targets = nullptr;
-  float* lse = nullptr;          ///< written forward, read backward
+  float* lse = nullptr;          ///< written forward, read backward; of both at once none
   double* losses = nullptr;      ///< [rows], forward
   const float* seeds = nullptr;  ///< backward: of rows_of_seed rows each
   std::int64_t rows_of_seed = 1;
@@ -41,6 +41,7 @@ DECLARE_BY_ISA(void cross_entropy(const CrossEntropyArgs& args, std::int64_t beg
                void cross_entropy_stats(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
                void cross_entropy_gathered(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
                void cross_entropy_grad(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
+               void cross_entropy_and_grad(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
                /// losses[row] = 1 where the target's logit is the first largest, else 0.
                void correct(const CrossEntropyArgs& args, std::int64_t begin, std::int64_t end);
                /// Σ (p − t)² over the elements [begin, end).

@@ -1,7 +1,13 @@
-// cross_entropy, its gradient, correct_count, and the statistics of classes cut over ranks: a block for each row of
-// logits, which is read once. Rows of 50,257 classes begin anywhere, so that a row is taken as what stands before the
-// first 16-byte boundary, whole vectors, and the rest. Bound by memory: bytes of [rows, classes] in c: 1 (logits), of
-// the gradient 2 (logits, dlogits); four vectors of a thread are on their way at once, 64 KB of a multiprocessor.
+// cross_entropy, its gradient, both at once, correct_count, and the statistics of classes cut over ranks: a block for
+// each row of logits, which is read once. Rows of 50,257 classes begin anywhere, so that a row is taken as what stands
+// before the first 16-byte boundary, whole vectors, and the rest. Bound by memory: bytes of [rows, classes] in c: 1
+// (logits), of the gradient 2 (logits, dlogits); four vectors of a thread are on their way at once, 64 KB of a
+// multiprocessor.
+//
+// Loss and gradient at once: the gradient needs the sum over the whole row, and so reads the row a second time. Each
+// thread keeps its vectors in shared memory on the way, as many as there is room for, and reads the others again (from
+// L2, which holds the rows that are being worked on). 50,257 classes of 16 bits are 98 KiB: two blocks of 512 threads a
+// multiprocessor on sm_90, one on sm_80, sm_86 and sm_89. Bytes: 2 where the two kernels move 3.
 //
 // The sum of exponentials is made as the logits come, by (largest so far, sum relative to it) of each thread, joined at
 // the end (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018). A thread rescales where a vector
@@ -20,7 +26,8 @@
 namespace trainer::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kEach = 4, kWarps = kThreads / kWarp;  // vectors of a thread at once
+constexpr int kThreads = 256, kEach = 4;  // vectors of a thread at once
+constexpr int kThreadsHolding = 512;      // of a block that keeps its row, since few such fit a multiprocessor
 constexpr int kStats = 5;
 
 /// Logits [rows, columns], of which the first `present` columns are the classes from `first` on of `classes`.
@@ -55,31 +62,35 @@ __device__ __forceinline__ Cut cut_of(const T* row, int columns) {
   return {head, (columns - head) / kN};
 }
 
-/// Calls whole(v, column) for the vectors and single(x, column) for the other elements of a row that fall to this
-/// thread, columns rising.
-template <typename T, typename Whole, typename Single>
-__device__ __forceinline__ void each_of_row(const T* row, int columns, Whole&& whole, Single&& single) {
+/// Calls whole(packed, vector, column) for the vectors of the body, which load(body, vector) gives, and single(x,
+/// column) for the other elements of a row that fall to this thread of `Threads`, columns rising.
+template <int Threads, typename T, typename Load, typename Whole, typename Single>
+__device__ __forceinline__ void each_of_row(const T* row, int columns, Load&& load, Whole&& whole, Single&& single) {
   constexpr int kN = kVector<T>;
   const Cut cut = cut_of(row, columns);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < cut.head) single(to_f32(row[thread]), thread);
   const T* const body = row + cut.head;
-  for (int at = thread; at < cut.vectors; at += kThreads * kEach) {
-    Packed<T, kN> held[kEach];
+  for (int at = thread; at < cut.vectors; at += Threads * kEach) {
+    Packed<T, kN> packed[kEach];
 #pragma unroll
     for (int k = 0; k < kEach; ++k)
-      if (at + k * kThreads < cut.vectors) held[k] = load_packed<kN>(body, at + k * kThreads);
+      if (at + k * Threads < cut.vectors) packed[k] = load(body, at + k * Threads);
 #pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      if (at + k * kThreads >= cut.vectors) continue;
-      float v[kN];
-      widen(held[k], v);
-      whole(v, cut.head + (at + k * kThreads) * kN);
-    }
+    for (int k = 0; k < kEach; ++k)
+      if (const int vector = at + k * Threads; vector < cut.vectors) whole(packed[k], vector, cut.head + vector * kN);
   }
   const int tail = cut.head + cut.vectors * kN + thread;
   if (tail < columns) single(to_f32(row[tail]), tail);
 }
+
+/// The load of a row that lies in memory.
+struct FromMemory {
+  template <typename T>
+  __device__ __forceinline__ Packed<T, kVector<T>> operator()(const T* body, int vector) const {
+    return load_packed<kVector<T>>(body, vector);
+  }
+};
 
 template <int N>
 __device__ __forceinline__ float largest_of(const float (&v)[N]) {
@@ -130,28 +141,46 @@ __device__ __forceinline__ void add(Softmax& s, const float (&v)[N], int column)
   if constexpr (Plain) s.plain += sum_of(v);
 }
 
+/// What the warps of a block tell each other, in shared memory.
+template <int Threads>
+struct Between {
+  float largest[Threads / kWarp], exponentials[Threads / kWarp], plain[Threads / kWarp], place[Threads / kWarp];
+};
+
 /// Of the whole row, in every thread. Plain: also the sum of the logits, and where the largest is (-1: nowhere).
-template <bool Plain, typename T>
-__device__ __forceinline__ Softmax softmax_of(const T* row, int columns) {
-  __shared__ float largest[kWarps], exponentials[kWarps], plain[kWarps], place[kWarps];
+/// Calls keep(packed, vector) for the thread's vectors.
+template <bool Plain, int Threads, typename T, typename Keep>
+__device__ __forceinline__ Softmax softmax_of(const T* row, int columns, Between<Threads>& between, Keep&& keep) {
   Softmax mine;
-  each_of_row(
-      row, columns, [&](const auto& v, int column) { add<T, Plain>(mine, v, column); },
+  each_of_row<Threads>(
+      row, columns, FromMemory(),
+      [&](const auto& packed, int vector, int column) {
+        float v[kVector<T>];
+        widen(packed, v);
+        add<T, Plain>(mine, v, column);
+        keep(packed, vector);
+      },
       [&](float x, int column) {
         const float one[1] = {x};
         add<T, Plain>(mine, one, column);
       });
   Softmax all;
-  all.largest = block_max<kThreads>(mine.largest, largest);
-  all.exponentials = block_sum<kThreads>(mine.exponentials * exp_of<T>(mine.largest - all.largest), exponentials);
+  all.largest = block_max<Threads>(mine.largest, between.largest);
+  all.exponentials =
+      block_sum<Threads>(mine.exponentials * exp_of<T>(mine.largest - all.largest), between.exponentials);
   if constexpr (Plain) {
-    all.plain = block_sum<kThreads>(mine.plain, plain);
+    all.plain = block_sum<Threads>(mine.plain, between.plain);
     // Columns are exact in f32 (loss.h); the first is the largest of their negatives.
     const bool has = mine.at >= 0 && mine.largest == all.largest;
-    const float first = -block_max<kThreads>(has ? -static_cast<float>(mine.at) : -FLT_MAX, place);
+    const float first = -block_max<Threads>(has ? -static_cast<float>(mine.at) : -FLT_MAX, between.place);
     all.at = first == FLT_MAX ? -1 : static_cast<int>(first);
   }
   return all;
+}
+template <bool Plain, typename T>
+__device__ __forceinline__ Softmax softmax_of(const T* row, int columns) {
+  __shared__ Between<kThreads> between;
+  return softmax_of<Plain>(row, columns, between, [](const auto&, int) {});
 }
 
 /// What a row's target is, with a report if it is not a class.
@@ -167,8 +196,17 @@ __device__ __forceinline__ Target target_of(const Rows<T>& a, std::int64_t row) 
   return {id, counts, wrong};
 }
 
-__device__ __forceinline__ double loss_of(double lse, float at_target, float smoothing, double mean) {
-  return (1.0 - smoothing) * (lse - at_target) + (smoothing != 0 ? smoothing * (lse - mean) : 0.0);
+__device__ __forceinline__ double lse_of(const Softmax& all) {
+  return static_cast<double>(all.largest) + static_cast<double>(logf(all.exponentials));
+}
+
+/// Of a row; at_target, the target's logit, is read only where the target counts.
+template <typename T>
+__device__ __forceinline__ double loss_of(const Rows<T>& a, Target target, const Softmax& all, float at_target) {
+  if (target.wrong) return NAN;
+  if (!target.counts) return 0;
+  const double lse = lse_of(all), plain = (1.0 - a.smoothing) * (lse - at_target);
+  return a.smoothing == 0 ? plain : plain + a.smoothing * (lse - static_cast<double>(all.plain) / a.classes);
 }
 
 template <typename T, bool Smooth>
@@ -178,35 +216,27 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(const Rows<T> a, doubl
   const Target target = target_of(a, row);
   const Softmax all = softmax_of<Smooth>(x, a.columns);
   if (threadIdx.x != 0) return;
-  const double total = static_cast<double>(all.largest) + static_cast<double>(logf(all.exponentials));
-  lse[row] = static_cast<float>(total);
-  if (target.wrong)
-    losses[row] = NAN;
-  else
-    losses[row] = target.counts
-                      ? loss_of(total, to_f32(x[target.id]), a.smoothing, static_cast<double>(all.plain) / a.classes)
-                      : 0.0;
+  lse[row] = static_cast<float>(lse_of(all));
+  losses[row] = loss_of(a, target, all, target.counts && !target.wrong ? to_f32(x[target.id]) : 0.0F);
 }
 
-// dlogits may be the logits.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    cross_entropy_grad(const Rows<T> a, const float* lse, const float* seeds, int rows_of_seed, T* dlogits) {
+/// Writes the gradient of a row whose sum of exponentials is e^of_row. `dx` may be `x`: a thread has read what it
+/// overwrites.
+template <int Threads, typename T, typename Load>
+__device__ __forceinline__ void put_gradient(const Rows<T>& a, Target target, const T* x, Load&& load, float of_row,
+                                             float scale, T* dx) {
   constexpr int kN = kVector<T>;
-  const std::int64_t row = blockIdx.x;
-  const T* const x = a.logits + row * a.columns;
-  T* const dx = dlogits + row * a.columns;
-  const Target target = target_of(a, row);
   const Cut cut = cut_of(x, a.columns);
-  const float scale = seeds[row / rows_of_seed], of_row = lse[row], even = a.smoothing / static_cast<float>(a.classes),
-              hit = 1.0F - a.smoothing;
+  const float even = a.smoothing / static_cast<float>(a.classes), hit = 1.0F - a.smoothing;
   const int present = target.counts ? a.present : 0, here = target.id - a.first;
   const auto slope = [&](float logit, int column) {
     if (target.wrong) return NAN;
     if (column >= present) return 0.0F;
     return scale * (exp_of<T>(logit - of_row) - even - (column == here ? hit : 0.0F));
   };
-  const auto put_vector = [&](float(&v)[kN], int column) {
+  const auto put_vector = [&](const Packed<T, kN>& packed, int vector, int column) {
+    float v[kN];
+    widen(packed, v);
     // Nearly all vectors have neither the target nor a column that is absent.
     if (column + kN <= present && static_cast<unsigned>(here - column) >= static_cast<unsigned>(kN) && !target.wrong) {
 #pragma unroll
@@ -215,10 +245,41 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < kN; ++i) v[i] = slope(v[i], column + i);
     }
-    store_packed(dx + cut.head, (column - cut.head) / kN, narrow<T>(v));
+    store_packed(dx + cut.head, vector, narrow<T>(v));
   };
   const auto put = [&](float logit, int column) { dx[column] = from_f32<T>(slope(logit, column)); };
-  each_of_row(x, a.columns, put_vector, put);
+  each_of_row<Threads>(x, a.columns, load, put_vector, put);
+}
+
+// dlogits may be the logits.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy_grad(const Rows<T> a, const float* lse, const float* seeds, int rows_of_seed, T* dlogits) {
+  const std::int64_t row = blockIdx.x, at = row * a.columns;
+  const Target target = target_of(a, row);
+  put_gradient<kThreads>(a, target, a.logits + at, FromMemory(), lse[row], seeds[row / rows_of_seed], dlogits + at);
+}
+
+// dlogits may be the logits. The first `held` vectors of a row stay in shared memory behind Between: a thread finds
+// there what it has put there itself.
+template <typename T, bool Smooth>
+__global__ void __launch_bounds__(kThreadsHolding, 2)
+    cross_entropy_and_grad(const Rows<T> a, const float* seed, double* losses, T* dlogits, int held) {
+  constexpr int kN = kVector<T>;
+  auto& between = *dynamic_shared<Between<kThreadsHolding>>();
+  auto* const kept = reinterpret_cast<Packed<T, kN>*>(dynamic_shared<Between<kThreadsHolding>>() + 1);
+  const std::int64_t row = blockIdx.x;
+  const T* const x = a.logits + row * a.columns;
+  const Target target = target_of(a, row);
+  const float at_target = target.counts && !target.wrong ? to_f32(x[target.id]) : 0.0F;  // before it is overwritten
+  const Softmax all = softmax_of<Smooth>(x, a.columns, between, [&](const Packed<T, kN>& packed, int vector) {
+    if (vector < held) kept[vector] = packed;
+  });
+  if (threadIdx.x == 0) losses[row] = loss_of(a, target, all, at_target);
+  const auto load = [&](const T* body, int vector) {
+    return vector < held ? kept[vector] : load_packed<kN>(body, vector);
+  };
+  put_gradient<kThreadsHolding>(a, target, x, load, static_cast<float>(lse_of(all)), *seed, dlogits + row * a.columns);
 }
 
 template <typename T>
@@ -235,9 +296,11 @@ __global__ void __launch_bounds__(kThreads) correct(const Rows<T> a, double* rig
   const auto look = [&](float logit, int column) {
     beaten = beaten || !(logit < at_target || (logit == at_target && column >= target.id));
   };
-  each_of_row(
-      x, a.columns,
-      [&](const auto& v, int column) {
+  each_of_row<kThreads>(
+      x, a.columns, FromMemory(),
+      [&](const auto& packed, int, int column) {
+        float v[kVector<T>];
+        widen(packed, v);
 #pragma unroll
         for (int i = 0; i < kVector<T>; ++i) look(v[i], column + i);
       },
@@ -337,6 +400,31 @@ Prepared prepare_cross_entropy_grad(const Signature& signature, const Context& c
       if (all.rows > 0)
         launch(call, all.grid(), cross_entropy_grad<T>, all.at<T>(call), operand<float>(call, 2),
                operand<float>(call, 3), rows_of_seed, operand<T>(call, 4));
+    });
+  });
+}
+
+Prepared prepare_cross_entropy_and_grad(const Signature& signature, const Context& context) {
+  expect_operands(signature, 5);
+  const Shared all = shared_of(signature, context);
+  expect_operand(signature, 2, DType::f32, 1);
+  expect_operand(signature, 3, DType::f64, 1);
+  expect_alike(signature, {0, 4});
+  const bool accumulate = accumulates(signature);
+  return with_type(expect_compute_dtype(signature, 0), [&]<typename T>(T) -> Prepared {
+    constexpr std::size_t kVectorBytes = 16, kBetween = sizeof(Between<kThreadsHolding>);
+    const auto room = static_cast<std::int64_t>((context.shared_bytes - kBetween) / kVectorBytes);
+    const auto held = static_cast<int>(std::min(room, all.columns / kVector<T>));
+    Grid grid = all.grid();
+    grid.threads = kThreadsHolding;
+    grid.shared_bytes = kBetween + static_cast<std::size_t>(held) * kVectorBytes;
+    const auto kernel = all.smoothing != 0 ? cross_entropy_and_grad<T, true> : cross_entropy_and_grad<T, false>;
+    allow_shared(kernel, grid.shared_bytes);
+    return make_kernel([=](const Call& call) {
+      double* const losses = static_cast<double*>(call.workspace);
+      if (all.rows > 0)
+        launch(call, grid, kernel, all.at<T>(call), operand<float>(call, 2), losses, operand<T>(call, 4), held);
+      launch_sum_values(call, losses, operand<double>(call, 3), all.rows, accumulate);
     });
   });
 }
