@@ -1,7 +1,12 @@
 // The emulated GPU itself: kernels that are wrong are found out, and streams do what their events say and no more.
 #include <cuda_runtime.h>
 
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/runtime/mma.cuh"
@@ -67,6 +72,8 @@ __global__ void reverse(int* x) {
   x[threadIdx.x] = held[blockDim.x - 1 - threadIdx.x];
 }
 
+#if !defined(__SANITIZE_THREAD__)
+
 template <bool Barrier>
 std::set<std::vector<int>> results_of_reverse() {
   std::set<std::vector<int>> results;
@@ -82,6 +89,47 @@ std::set<std::vector<int>> results_of_reverse() {
   }
   return results;
 }
+
+#else
+
+/// Lane 0 writes what lane 1 reads: behind a shuffle, which orders no memory, or behind __syncwarp.
+template <bool Barrier>
+__global__ void tell_a_lane(int* x) {
+  if (threadIdx.x == 0) x[0] = 5;
+  if (Barrier) __syncwarp();
+  const int all = __shfl_xor_sync(0xFFFFFFFFu, 0, 1);
+  if (threadIdx.x == 1) x[1] = x[0] + all;
+}
+
+/// Counts by atomics, and reads the count behind a barrier or without one.
+template <bool Barrier>
+__global__ void count_threads(int* x) {
+  atomicAdd(x, 1);
+  if (Barrier) __syncthreads();
+  if (threadIdx.x == 0) x[1] = *x;
+}
+
+/// With 64 threads in each of two blocks, in one order.
+void run_once(void (*kernel)(int*)) {
+  Scope scope;
+  const cudaStream_t stream = scope.stream();
+  int* const x = scope.memory<int>(64);
+  CHECK(launch(stream, 2, 64, 0, kernel, x) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+}
+
+/// Whether the thread sanitizer reports a race in another process, which runs one test case that is skipped here.
+bool races(const std::string& test_case) {
+  const std::string command = "TSAN_OPTIONS='halt_on_error=1 exitcode=42' " +
+                              std::filesystem::read_symlink("/proc/self/exe").string() + " --no-skip --test-case='" +
+                              test_case + "' > /dev/null 2>&1";
+  const int status = std::system(command.c_str());
+  REQUIRE(WIFEXITED(status));
+  REQUIRE((WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 42));
+  return WEXITSTATUS(status) == 42;
+}
+
+#endif
 
 __global__ void half_a_barrier(int* x) {
   if (threadIdx.x < 16)
@@ -109,7 +157,7 @@ __global__ void move_vectors(float* x) {
 }
 
 __global__ void copy_sixteen_bytes(float* x) {
-  __shared__ float held[4];
+  __shared__ __align__(16) float held[4];
   kernels::cuda::copy_async(held, x, true);
 }
 
@@ -118,12 +166,32 @@ __global__ void twice(int* x) { *x *= 2; }
 
 }  // namespace
 
+#if defined(__SANITIZE_THREAD__)
+TEST_CASE("races: no barrier" * doctest::skip()) { run_once(reverse<false>); }
+TEST_CASE("races: barrier" * doctest::skip()) { run_once(reverse<true>); }
+TEST_CASE("races: a shuffle" * doctest::skip()) { run_once(tell_a_lane<false>); }
+TEST_CASE("races: syncwarp" * doctest::skip()) { run_once(tell_a_lane<true>); }
+TEST_CASE("races: atomics" * doctest::skip()) { run_once(count_threads<false>); }
+TEST_CASE("races: atomics and a barrier" * doctest::skip()) { run_once(count_threads<true>); }
+
+TEST_CASE("the thread sanitizer reports the missing barrier of a kernel from one order of its threads") {
+  CHECK(races("races: no barrier"));
+  CHECK_FALSE(races("races: barrier"));
+  CHECK(races("races: a shuffle"));
+  CHECK_FALSE(races("races: syncwarp"));
+  CHECK(races("races: atomics"));
+  CHECK_FALSE(races("races: atomics and a barrier"));
+}
+#endif
+
+#if !defined(__SANITIZE_THREAD__)
 TEST_CASE("a kernel without its barrier gives different results in different orders, with it always the same") {
   const std::set<std::vector<int>> with = results_of_reverse<true>();
   REQUIRE(with.size() == 1);
   CHECK((*with.begin())[0] == 255);
   CHECK(results_of_reverse<false>().size() > 1);
 }
+#endif
 
 TEST_CASE("threads that wait for each other in different places are an error") {
   Scope scope;

@@ -112,6 +112,7 @@ __device__ __forceinline__ void soften(float* scores, float* largest, float* sum
   }
 #pragma unroll
   for (int step = 4; step > 0; step /= 2) total += __shfl_xor_sync(kAllLanes, total, step);
+  __syncwarp();  // all lanes have read `largest`
   if (lane != 0) return;
   before[row] = exp2f(known - most);
   sum[row] = sum[row] * before[row] + total;

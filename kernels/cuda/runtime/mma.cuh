@@ -15,11 +15,6 @@
 
 #include "kernels/cuda/runtime/device.cuh"
 
-#if !defined(__CUDACC__)
-#include <deque>
-#include <vector>
-#endif
-
 namespace trainer::kernels::cuda {
 
 struct FragmentA {
@@ -180,39 +175,15 @@ inline void load_matrices_transposed(unsigned (&to)[4], const void* row) {
   __syncwarp();
 }
 
-/// A thread's copies, made when they are waited for: who reads before finds what was there.
-struct PendingCopies {
-  struct Copy {
-    void* to;
-    const void* from;
-  };
-  std::vector<Copy> open;
-  std::deque<std::vector<Copy> > groups;
-
-  static PendingCopies& of_thread() {
-    static thread_local std::vector<PendingCopies> all(1024);
-    return all[threadIdx.x];
-  }
-};
 inline void copy_async(void* to, const void* from, bool valid) {
   ::trainer::emulated::require_aligned(to, 16, "cp.async");
   ::trainer::emulated::require_aligned(from, 16, "cp.async");
-  PendingCopies::of_thread().open.push_back({to, valid ? from : nullptr});
+  ::trainer::emulated::Block::current().copy_later(to, valid ? from : nullptr, 16);
 }
-inline void commit_copies() {
-  PendingCopies& mine = PendingCopies::of_thread();
-  mine.groups.push_back(std::exchange(mine.open, {}));
-}
+inline void commit_copies() { ::trainer::emulated::Block::current().commit_copies(); }
 template <int Pending>
 void wait_for_copies() {
-  PendingCopies& mine = PendingCopies::of_thread();
-  for (; mine.groups.size() > Pending; mine.groups.pop_front())
-    for (const PendingCopies::Copy& copy : mine.groups.front()) {
-      if (copy.from != nullptr)
-        std::memcpy(copy.to, copy.from, 16);
-      else
-        std::memset(copy.to, 0, 16);
-    }
+  ::trainer::emulated::Block::current().wait_for_copies(Pending);
 }
 
 inline float exp2_fast(float x) { return std::exp2(x); }

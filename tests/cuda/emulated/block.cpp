@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -16,6 +17,12 @@
 #endif
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
+extern "C" {  // of the sanitizer's runtime library, which has no header for them
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
 #endif
 
 #if !defined(__x86_64__)
@@ -36,6 +43,33 @@ constexpr std::size_t kStackBytes = 128 * 1024;
 constexpr bool kByScheduler = true;
 #else
 constexpr bool kByScheduler = false;
+#endif
+
+// To the thread sanitizer a fiber is a thread that no switch orders with another. What orders them on a GPU is said
+// where it happens: `before` by those who come to a meeting, `after` by those who leave it. What the block itself
+// writes down about its threads is not looked at.
+
+#if defined(__SANITIZE_THREAD__)
+void before(void* meeting) { __tsan_release(meeting); }
+void after(void* meeting) { __tsan_acquire(meeting); }
+struct Unwatched {
+  Unwatched() {
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~Unwatched() {
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+  }
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+};
+#else
+void before(void*) {}
+void after(void*) {}
+struct Unwatched {
+  Unwatched() {}  // not trivial: an object that nobody reads is no mistake
+};
 #endif
 
 }  // namespace
@@ -87,6 +121,7 @@ struct Block::Fiber {
   Fiber& operator=(const Fiber&) = delete;
 
   void start() {
+    const Unwatched unwatched;
 #if defined(__SANITIZE_ADDRESS__)
     // Frames that never returned have left their guards: the outermost of one that ended, any of one that was given up.
     const std::size_t used = ended ? 4096 : kStackBytes;
@@ -97,11 +132,36 @@ struct Block::Fiber {
     *--top = reinterpret_cast<void*>(&Block::Fiber::entry);
     for (int i = 0; i < 6; ++i) *--top = nullptr;
     pointer = top;
+    started.clear();
+    committed.clear();
     ended = false;
     generation = nullptr;
   }
-  // Never returns; the address sanitizer must not take that for an end of all frames.
-  [[gnu::no_sanitize("address")]] static void entry() { Block::enter(&Block::current()); }
+  // What it did comes before what happens now. If it waits in a meeting it is unwatched, and its frames never return:
+  // to the sanitizer, what runs on its stack next is another thread.
+  void give_up() {
+#if defined(__SANITIZE_THREAD__)
+    void* const here = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(thread_fiber, __tsan_switch_to_fiber_no_sync);
+    if (generation != nullptr) {
+      AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+      AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    }
+    before(this);
+    __tsan_switch_to_fiber(here, __tsan_switch_to_fiber_no_sync);
+    after(this);
+    __tsan_destroy_fiber(thread_fiber);
+    thread_fiber = __tsan_create_fiber(0);
+#endif
+  }
+
+  // Never returns. The address sanitizer must not take that for an end of all frames, and the thread sanitizer must not
+  // write down a frame that nothing takes off again.
+  [[gnu::no_sanitize("address", "thread")]] static void entry() { Block::enter(here()); }
+  static Block* here() {
+    const Unwatched unwatched;
+    return &Block::current();
+  }
 
   bool waits() const { return generation != nullptr && *generation == seen; }
 
@@ -114,6 +174,13 @@ struct Block::Fiber {
   bool ended = true;
   const std::uint64_t* generation = nullptr;  // it waits until this is no longer `seen`; null: it does not wait
   std::uint64_t seen = 0;
+  struct Copy {
+    void* to;
+    const void* from;
+    std::size_t bytes;
+  };
+  std::vector<Copy> started;
+  std::vector<std::vector<Copy>> committed;  // the oldest first
 };
 
 Block::Block() = default;
@@ -129,6 +196,30 @@ bool Block::fixed_shared() {
 }
 
 unsigned Block::lane() const { return running_->linear % kLanes; }
+
+Block::Fiber& Block::running() {
+  const Unwatched unwatched;
+  return *running_;
+}
+
+void Block::copy_later(void* to, const void* from, std::size_t bytes) {
+  running().started.push_back({to, from, bytes});
+}
+
+void Block::commit_copies() {
+  Fiber& fiber = running();
+  fiber.committed.push_back(std::exchange(fiber.started, {}));
+}
+
+void Block::wait_for_copies(std::size_t pending) {
+  std::vector<std::vector<Fiber::Copy>>& groups = running().committed;
+  if (groups.size() <= pending) return;
+  const auto end = groups.end() - static_cast<std::ptrdiff_t>(pending);
+  for (auto group = groups.begin(); group != end; ++group)
+    for (const Fiber::Copy& copy : *group)
+      copy.from != nullptr ? std::memcpy(copy.to, copy.from, copy.bytes) : std::memset(copy.to, 0, copy.bytes);
+  groups.erase(groups.begin(), end);
+}
 
 void Block::make_fibers(std::size_t count) {
   while (fibers_.size() < count) fibers_.push_back(std::make_unique<Fiber>());
@@ -168,17 +259,19 @@ void Block::run(Index at, Index block_threads, Index grid_blocks, std::size_t sh
   Block* const outer = running_here;
   running_here = this;
   wakes_all_ = false;
+  before(&begin_);
   for (std::uint64_t number = 0; alive_ > 0 && !failure_; ++number) {
     const std::uint64_t before = progress_;
     turn(order, number);
     const bool moved = progress_ != before || failure_;
-    if (!moved && wakes_all_) {
-      running_here = outer;
-      stuck();
-    }
+    if (!moved && wakes_all_) break;
     wakes_all_ = !moved;
   }
+  after(&end_);
+  for (Fiber* fiber : order_)
+    if (!fiber->ended) fiber->give_up();
   running_here = outer;
+  if (alive_ > 0 && !failure_) stuck();
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -203,14 +296,17 @@ Block::Fiber* Block::next() {
 }
 
 void Block::resume(Fiber& fiber) {
-  running_ = &fiber;
-  thread = fiber.index;
+  {
+    const Unwatched unwatched;
+    running_ = &fiber;
+    thread = fiber.index;
+  }
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&sanitizer_stack_, fiber.stack, kStackBytes);
 #endif
 #if defined(__SANITIZE_THREAD__)
   scheduler_fiber_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(fiber.thread_fiber, 0);
+  __tsan_switch_to_fiber(fiber.thread_fiber, __tsan_switch_to_fiber_no_sync);
 #endif
   trainer_emulated_switch(&scheduler_, fiber.pointer);
 #if defined(__SANITIZE_ADDRESS__)
@@ -218,7 +314,7 @@ void Block::resume(Fiber& fiber) {
 #endif
 }
 
-void Block::yield() {
+[[gnu::no_sanitize("thread")]] void Block::yield() {
   Fiber& fiber = *running_;
   if (!kByScheduler) {
     Fiber* const other = next();
@@ -232,7 +328,7 @@ void Block::yield() {
   __sanitizer_start_switch_fiber(fiber.ended ? nullptr : &fiber.sanitizer_stack, scheduler_bottom_, scheduler_size_);
 #endif
 #if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(scheduler_fiber_, 0);
+  __tsan_switch_to_fiber(scheduler_fiber_, __tsan_switch_to_fiber_no_sync);
 #endif
   trainer_emulated_switch(&fiber.pointer, scheduler_);
 #if defined(__SANITIZE_ADDRESS__)
@@ -240,21 +336,30 @@ void Block::yield() {
 #endif
 }
 
-void Block::enter(void* pointer) {
+[[gnu::no_sanitize("thread")]] void Block::enter(void* pointer) {
   Block& self = *static_cast<Block*>(pointer);
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &self.scheduler_bottom_, &self.scheduler_size_);
 #endif
+  after(&self.begin_);
+  std::exception_ptr failure;
   try {
     (*self.body_)();
   } catch (...) {
-    self.failure_ = std::current_exception();
+    failure = std::current_exception();
   }
-  self.running_->ended = true;
-  self.present_[self.running_->linear / kLanes] &= ~(1u << (self.running_->linear % kLanes));
-  --self.alive_;
-  ++self.progress_;
+  before(&self.end_);
+  self.end_running(std::move(failure));
   for (;;) self.yield();
+}
+
+void Block::end_running(std::exception_ptr failure) {
+  const Unwatched unwatched;
+  if (failure) failure_ = std::move(failure);
+  running_->ended = true;
+  present_[running_->linear / kLanes] &= ~(1u << (running_->linear % kLanes));
+  --alive_;
+  ++progress_;
 }
 
 // Gives way until `generation` is no longer `seen`, or all are to look again.
@@ -267,6 +372,21 @@ void Block::wait_past(const std::uint64_t& generation, std::uint64_t seen) {
 }
 
 int Block::barrier(int value) {
+  char& meeting = next_barrier();
+  before(&meeting);
+  const int sum = meet_all(value);
+  after(&meeting);
+  return sum;
+}
+
+// Of two, so that who comes to the next barrier is not taken for one that others wait for at this one.
+char& Block::next_barrier() {
+  const Unwatched unwatched;
+  return barrier_meetings_[barrier_generation_ % 2];
+}
+
+int Block::meet_all(int value) {
+  const Unwatched unwatched;
   const std::uint64_t generation = barrier_generation_;
   barrier_sum_ += value;
   ++barrier_arrived_;
@@ -306,9 +426,12 @@ void Block::check_lanes(std::uint32_t mask) const {
 }
 
 const std::byte* Block::exchange(std::uint32_t mask, const void* value, std::size_t bytes) {
+  const Unwatched unwatched;
   check_lanes(mask);
   Meeting& here = meeting(mask);
   const std::uint64_t generation = here.generation;
+  void* const memory = &here.given[generation % 2];
+  if (bytes == 0) before(memory);
   std::array<std::byte, kExchanged* kLanes>& given = here.given[generation % 2];
   std::memcpy(given.data() + running_->linear % kLanes * kExchanged, value, bytes);
   here.arrived |= 1u << (running_->linear % kLanes);
@@ -322,6 +445,7 @@ const std::byte* Block::exchange(std::uint32_t mask, const void* value, std::siz
       wait_past(here.generation, generation);
     }
   }
+  if (bytes == 0) after(memory);
   return given.data();
 }
 

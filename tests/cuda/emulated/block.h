@@ -1,7 +1,9 @@
 // Block: the threads of a CUDA block as fibers of one host thread. They run one at a time, in an order that the test
 // chooses, each until it waits for others: at a barrier, in a shuffle. So a kernel that lacks a barrier gives different
 // results in different orders, one that reads shared memory nobody wrote reads NaN, and threads that wait for different
-// things are an error instead of a hang.
+// things are an error instead of a hang. Under the thread sanitizer each fiber is a thread of its own, which barriers
+// and
+// __syncwarp alone order with others: one order of threads suffices for a report of a missing barrier.
 #pragma once
 
 #include <array>
@@ -52,9 +54,16 @@ class Block {
   int barrier(int value);
 
   /// Every lane of `mask` gives `bytes` bytes and gets everyone's: lane i's begin at i · kExchanged. Valid until its
-  /// next exchange.
+  /// next exchange. With 0 bytes it is __syncwarp, which orders accesses to memory; a shuffle orders none.
   const std::byte* exchange(std::uint32_t mask, const void* value, std::size_t bytes);
   unsigned lane() const;
+
+  /// Copies of the thread that calls, made when it waits for them, so that who reads before finds what was there.
+  /// Without `from` they are zeros. Those that were started are committed as a group, and all groups but the newest
+  /// `pending` are waited for.
+  void copy_later(void* to, const void* from, std::size_t bytes);
+  void commit_copies();
+  void wait_for_copies(std::size_t pending);
 
   Block();
   ~Block();
@@ -76,11 +85,15 @@ class Block {
   void turn(std::uint64_t order, std::uint64_t number);
   void resume(Fiber& fiber);
   Fiber* next();
+  Fiber& running();
   void yield();
   void wait_past(const std::uint64_t& generation, std::uint64_t seen);
   Meeting& meeting(std::uint32_t mask);
   void check_lanes(std::uint32_t mask) const;
   static void enter(void* block);
+  void end_running(std::exception_ptr failure);
+  char& next_barrier();
+  int meet_all(int value);
   [[noreturn]] void stuck();
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
@@ -106,6 +119,8 @@ class Block {
   const void* scheduler_bottom_ = nullptr;
   std::size_t scheduler_size_ = 0;
   void* scheduler_fiber_ = nullptr;
+  // What the thread sanitizer knows meetings by: of the host with the threads, and of the threads at a barrier.
+  char begin_ = 0, end_ = 0, barrier_meetings_[2]{};
 };
 
 }  // namespace trainer::emulated

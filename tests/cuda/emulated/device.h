@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -20,7 +21,7 @@
 #define TRAINER_JOIN(a, b) TRAINER_JOIN_(a, b)
 #define __shared__                                                                                                   \
   [[maybe_unused]] const bool TRAINER_JOIN(fixed_shared_, __COUNTER__) = ::trainer::emulated::Block::fixed_shared(); \
-  static thread_local
+  static constinit thread_local
 #undef __grid_constant__
 #define __grid_constant__
 #undef __launch_bounds__
@@ -153,34 +154,47 @@ inline unsigned __activemask() {
   throw ::trainer::emulated::Misuse("__activemask says nothing that code may build on");
 }
 
-// One thread runs at a time, so these are whole as they stand.
+namespace trainer::emulated {
+
+/// One thread runs at a time, so this is whole as it stands; atomic for the thread sanitizer, which it orders nothing
+/// for.
+template <typename T, typename Change>
+T change(T* at, const Change& next) {
+  const std::atomic_ref<T> here(*at);
+  const T was = here.load(std::memory_order_relaxed);
+  here.store(next(was), std::memory_order_relaxed);
+  return was;
+}
+
+}  // namespace trainer::emulated
+
 template <typename T>
 T atomicAdd(T* at, std::type_identity_t<T> value) {
-  return std::exchange(*at, static_cast<T>(*at + value));
+  return ::trainer::emulated::change(at, [&](T was) { return static_cast<T>(was + value); });
 }
 template <typename T>
 T atomicSub(T* at, std::type_identity_t<T> value) {
-  return std::exchange(*at, static_cast<T>(*at - value));
+  return ::trainer::emulated::change(at, [&](T was) { return static_cast<T>(was - value); });
 }
 template <typename T>
 T atomicMax(T* at, std::type_identity_t<T> value) {
-  return std::exchange(*at, std::max(*at, value));
+  return ::trainer::emulated::change(at, [&](T was) { return std::max(was, value); });
 }
 template <typename T>
 T atomicMin(T* at, std::type_identity_t<T> value) {
-  return std::exchange(*at, std::min(*at, value));
+  return ::trainer::emulated::change(at, [&](T was) { return std::min(was, value); });
 }
 template <typename T>
 T atomicOr(T* at, std::type_identity_t<T> value) {
-  return std::exchange(*at, static_cast<T>(*at | value));
+  return ::trainer::emulated::change(at, [&](T was) { return static_cast<T>(was | value); });
 }
 template <typename T>
 T atomicExch(T* at, std::type_identity_t<T> value) {
-  return std::exchange(*at, value);
+  return ::trainer::emulated::change(at, [&](T) { return value; });
 }
 template <typename T>
 T atomicCAS(T* at, std::type_identity_t<T> compare, std::type_identity_t<T> value) {
-  return std::exchange(*at, *at == compare ? value : *at);
+  return ::trainer::emulated::change(at, [&](T was) { return was == compare ? value : was; });
 }
 
 template <typename T>
