@@ -47,9 +47,11 @@ inline constexpr Switch kCudaGraph{"TRAINER_CUDA_GRAPH",
                                    "0 issues every program to the GPU instruction by instruction, in place of "
                                    "capturing it as a graph and replaying that"};
 
-inline constexpr Switch kCudaTune{"TRAINER_CUDA_TUNE",
-                                  "1 times several algorithms for each matrix product on a GPU when a run starts, and "
-                                  "what the library joins to it against passes of its own, and takes the fastest"};
+inline constexpr Switch kCudaTune{
+    "TRAINER_CUDA_TUNE",
+    "0 takes the library's first algorithm for each matrix product on a GPU. Otherwise the "
+    "first run on a machine times several, and what the library joins to a product against "
+    "passes of its own, and keeps the fastest in the cache; 1 does so without a cache too"};
 
 inline constexpr Switch kStarted{"TRAINER_STARTED",
                                  "set by trainer run for the ranks that it starts itself, one for each GPU"};
@@ -57,8 +59,8 @@ inline constexpr Switch kStarted{"TRAINER_STARTED",
 inline constexpr Switch kCudnn{"TRAINER_CUDNN", "0 keeps attention on the own kernels for GPUs, in place of cuDNN's"};
 
 inline constexpr Switch kCache{"TRAINER_CACHE",
-                               "folder of the cache of tokenized text, in place of $XDG_CACHE_HOME/trainer or "
-                               "~/.cache/trainer; off holds token ids in memory"};
+                               "folder of the cache of tokenized text and of what was timed on GPUs, in place of "
+                               "$XDG_CACHE_HOME/trainer or ~/.cache/trainer; off holds token ids in memory"};
 
 inline constexpr std::array kSwitches{kCache,  kCudaGraph, kCudnn, kCudaTune,   kIsa,      kPoison, kThreads,
                                       kSilent, kToken,     kPort,  kRendezvous, kShareGpu, kStarted};

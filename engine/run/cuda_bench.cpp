@@ -41,6 +41,9 @@ class CudaBench final : public GpuBench {
     const std::int64_t places =
         std::min(std::clamp<std::int64_t>(one.rotation_bytes / place + 1, 2, kMostPlaces), room / place);
     std::byte* const base = memory(places * place + workspace);
+    device_.begin_choices(base, places * place + workspace);
+    const std::unique_ptr<kernels::Kernel> kernel = kernels::cuda::prepare(signature, device_.context());
+    device_.end_choices();
 
     for (std::size_t k = 0; k < offsets.size(); ++k)
       fill(base + offsets[k], signature.operands[k].bytes(), one.contents.at(k));
@@ -51,7 +54,6 @@ class CudaBench final : public GpuBench {
       for (std::size_t k = 0; k < offsets.size(); ++k)
         operands[static_cast<std::size_t>(i)].push_back((static_cast<int>(k) == one.fresh ? base : here) + offsets[k]);
     }
-    const std::unique_ptr<kernels::Kernel> kernel = kernels::cuda::prepare(signature, device_.context());
     std::size_t turn = 0;
     const auto run = [&] {
       kernel->run({operands[turn++ % operands.size()], base + places * place, 0, stream_.get()});

@@ -62,11 +62,13 @@ class CudaExecutor final : public Executor {
         issue_(role_, rank, streams_, fields_, on_host_.data(), of_gpus_) {
     CHECK(role_.disk_bytes == 0, "a GPU's plan keeps nothing on disk");
     std::memset(on_host_.data(), 0, static_cast<std::size_t>(role_.host_bytes));
+    device_.begin_choices(memory_.at(0), memory_.bytes());
+    make_kernels(options.on_host);
+    device_.end_choices();
     // States begin at zero.
     check(cudaMemsetAsync(memory_.at(0), 0, static_cast<std::size_t>(memory_.bytes()), host_stream_.get()),
           "cudaMemsetAsync");
     check(cudaStreamSynchronize(host_stream_.get()), "cudaStreamSynchronize");
-    make_kernels(options.on_host);
     for (const std::string& note : device_.take_notes()) std::fprintf(stderr, "rank %d: %s\n", rank, note.c_str());
     programs_.resize(role_.programs.size());
     for (std::size_t i = 0; i < programs_.size(); ++i) prepare(programs_[i], plan, role_.programs[i], schedules_[i]);

@@ -22,6 +22,8 @@ cuda::Device& device() {
   return one;
 }
 
+constexpr std::int64_t kScratch = std::int64_t{64} << 20;
+
 /// Device memory of exactly so many bytes, all ones at first: NaN in every float type. It begins `alignment` bytes into
 /// an allocation, which is aligned to 256 or more, so that it is aligned no better than that.
 class DeviceBytes {
@@ -135,6 +137,18 @@ bool runs_are_slow() { return num_orders() > 1 || std::getenv("TRAINER_TEST_SMAL
 std::span<const DType> compute_dtypes() {
   static constexpr std::array kAll{DType::f32, DType::bf16, DType::f16};
   return kAll;
+}
+
+void begin_choices() {
+  static const DeviceBytes* const scratch = new DeviceBytes(kScratch, 0);  // as the workspace: not freed at the end
+  device().begin_choices(static_cast<std::byte*>(scratch->data()), kScratch);
+}
+
+std::string end_choices() {
+  device().end_choices();
+  std::string all;
+  for (const std::string& note : device().take_notes()) all += note + "\n";
+  return all;
 }
 
 }  // namespace trainer::kernels::test

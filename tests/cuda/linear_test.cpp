@@ -1,11 +1,12 @@
 // What products on GPUs do that those of the CPU do not: GELU as an epilogue, by the library or by a pass of its own,
-// and the timed choice of an algorithm.
+// and choices by time.
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstdlib>
 
 #include "engine/core/environment.h"
+#include "tests/cuda/orders.h"
 #include "tests/kernels/against_reference.h"
 
 using namespace trainer;
@@ -56,6 +57,8 @@ TEST_CASE("the input's gradient with GELU is the product times the slope of the 
 
 TEST_CASE("algorithms and passes chosen by time compute the same") {
   REQUIRE(setenv(environment::kCudaTune.name, "1", 1) == 0);
+  REQUIRE(setenv(environment::kCache.name, "off", 1) == 0);
+  begin_choices();
   const DType c = DType::bf16;
   for (int layer = 0; layer < 2; ++layer) {  // the second finds the choice of an algorithm made
     hold(Op::linear_grad_weight, {{"bias", true}, {"accumulate", true}},
@@ -66,5 +69,7 @@ TEST_CASE("algorithms and passes chosen by time compute the same") {
          {{c, normal_tensor({24, 40}, 1)}, {c, normal_tensor({64, 40}, 2, 0.2)}, {c, normal_tensor({64}, 3)}},
          {output(c, {24, 64}, 40), output(c, {24, 64}, 40)});
   }
+  CHECK(end_choices().find("matrix products were timed") != std::string::npos);
   REQUIRE(unsetenv(environment::kCudaTune.name) == 0);
+  REQUIRE(unsetenv(environment::kCache.name) == 0);
 }

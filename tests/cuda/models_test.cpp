@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "engine/comm/host_communicator.h"
 #include "engine/run/cuda_device.h"
 #include "tests/cuda/gpu_jobs.h"
 #include "tests/cuda/orders.h"
+#include "tests/temporary.h"
 
 using namespace trainer;
 using tests::Overrides;
@@ -205,4 +208,20 @@ TEST_CASE("a GPU generates the ids that the CPU does, a token at a time and beyo
       kernels::test::set_order(0);
     }
   }
+}
+
+TEST_CASE(
+    "products chosen by time keep the losses, and the next run computes the same bits by the choices that are kept") {
+  const tests::TemporaryFolder folder;
+  const Trained first = on_gpu("gpt2", kFew);
+  REQUIRE(setenv("TRAINER_CUDA_TUNE", "1", 1) == 0);
+  REQUIRE(setenv("TRAINER_CACHE", folder.path().c_str(), 1) == 0);
+  const Trained chosen = on_gpu("gpt2", kFew);
+  CHECK(std::filesystem::exists(folder.path("products")));
+  const Trained again = on_gpu("gpt2", kFew, 1);
+  REQUIRE(setenv("TRAINER_CUDA_TUNE", "0", 1) == 0);
+  REQUIRE(unsetenv("TRAINER_CACHE") == 0);
+  CHECK(largest_relative(chosen.loss, first.loss) <= 2e-4);
+  CHECK(largest_relative(chosen.grad_norm, first.grad_norm) <= 1e-3);
+  check_same_bits(again, chosen);
 }

@@ -9,6 +9,9 @@ namespace trainer::kernels::test {
 /// Before the device is opened: the emulated one gets cuDNN, and few multiprocessors, so that blocks which stay for
 /// many rows have several turns.
 void choose_device();
+/// Kernels of the runners are chosen by time in between, if the environment asks for it. Returns what the device says.
+void begin_choices();
+std::string end_choices();
 std::uint64_t num_orders();
 void set_order(std::uint64_t order);
 std::string order_name(std::uint64_t order);

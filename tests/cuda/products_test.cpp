@@ -4,10 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <set>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -83,33 +79,6 @@ TEST_CASE("a product keeps within the workspace that it was promised") {
     CHECK(product->workspace_bytes() <= bytes);
   }
   CHECK(product_workspace(80) < product_workspace(90));
-}
-
-TEST_CASE("a choice by time is of random numbers, and is left where the device is full") {
-  const std::int64_t bytes = (std::int64_t{3} << 20) + 6;
-  const Scratch scratch(bytes);
-  const std::span<const std::uint16_t> words(static_cast<const std::uint16_t*>(scratch.get()),
-                                             static_cast<std::size_t>(bytes) / 2);
-  std::set<std::uint16_t> different(words.begin(), words.end());
-  CHECK(different.size() == 2 * 0x380);
-  CHECK(std::all_of(words.begin(), words.end(),
-                    [](std::uint16_t word) { return (word & 0x7FFFu) >= 0x3C00u && (word & 0x7FFFu) < 0x3F80u; }));
-
-  REQUIRE(setenv("TRAINER_CUDA_TUNE", "1", 1) == 0);
-  const std::int64_t memory = emulated::settings().memory;
-  device().take_notes();
-  emulated::settings().memory = emulated::counts().allocated + (std::int64_t{65} << 20);
-  ProductSpec spec = spec_of(DType::bf16, DType::bf16, Epilogue::none, 64);
-  spec.workspace_bytes = std::int64_t{2} << 20;
-  const bool made = Product::make(spec, device().context()) != nullptr;
-  emulated::settings().memory = memory;
-  CHECK(made);
-  const std::vector<std::string> notes = device().take_notes();
-  REQUIRE(notes.size() == 1);
-  CHECK(notes[0].find("is not chosen by time") != std::string::npos);
-  CHECK(Product::make(spec, device().context()) != nullptr);
-  CHECK(device().take_notes().empty());
-  REQUIRE(unsetenv("TRAINER_CUDA_TUNE") == 0);
 }
 
 TEST_CASE("a bias gradient is column sums of our own, unless the library's epilogue was measured to be faster") {

@@ -167,11 +167,14 @@ wants models && part models 120 "whole models against the CPU, captured against 
 # ---- Real sizes: losses and speed -----------------------------------------------------------------------------------
 
 cells=(gpt2-124m gpt2-1558m llama-1b)
+export TRAINER_CACHE=$out/cache  # the first run of each cell times its products
 if wants speed; then
   for cell in "${cells[@]}"; do
     part speed 100 "$cell: losses where they should be, captured as issued; times" tools/bench/gpu/gpu_bench.sh --build $build --out "$out" --cells "$cell" --no-peer
     [[ -s $out/speed.md ]] && cp "$out/speed.md" "$out/speed-$cell.md" && head -4 "$out/speed.md"
   done
+  TRAINER_CUDA_TUNE=0 part speed 60 "gpt2-124m by the library's first algorithms, not the fastest" tools/bench/gpu/gpu_bench.sh --build $build --out "$out/first" --cells gpt2-124m --no-peer
+  [[ -s $out/first/speed.md ]] && head -4 "$out/first/speed.md"
 fi
 
 # What `trainer calibrate` measures of a cell, and the step that follows from it: beside the times above.

@@ -1,9 +1,9 @@
 // linear and its gradients: each one product by cuBLASLt (products.h) with what belongs to it as its epilogue. Where
 // cuBLASLt has no such epilogue for a shape or a dtype (an odd vocabulary, GELU in f32), a pass of its own stands in,
-// in the same launch. Which of the two it is is found out when the kernel is prepared: the epilogue where there is one,
-// or with TRAINER_CUDA_TUNE=1 the faster. The bias gradient is a pass unless the epilogue was measured to be faster:
-// cuBLASLt accepts BGRADB where it has only slow kernels for it (llm.c leaves it out for that reason), and the pass
-// costs one read of dy.
+// in the same launch. Which of the two it is is found out when the kernel is prepared: the faster where choices are
+// made by time (timed_choices.h), else the epilogue where there is one. The bias gradient is a pass unless the epilogue
+// was measured to be faster: cuBLASLt accepts BGRADB where it has only slow kernels for it (llm.c leaves it out for
+// that reason), and the pass costs one read of dy.
 //
 //   y  = x·Wᵀ + b     left x, right W transposed; bias by epilogue, else y is filled with it and the product adds to y
 //   dx = dy·W         left dy, right W
@@ -11,9 +11,11 @@
 #include "kernels/linear.h"
 
 #include <algorithm>
-#include <mutex>
+#include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "engine/core/compression.h"
@@ -23,6 +25,7 @@
 #include "kernels/cuda/gemm/linear_parts.h"
 #include "kernels/cuda/gemm/linear_product.h"
 #include "kernels/cuda/gemm/products.h"
+#include "kernels/cuda/gemm/timed_choices.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/target.h"
 
@@ -59,25 +62,32 @@ void run_beside(Kernel& kernel, const Call& call, std::initializer_list<void*> o
 /// Whether GELU and sums are left to the library's epilogues. A bias always is.
 enum class Fused : bool { no, yes };
 
-/// Choices by time of this process, one for each signature and device; ranks that are its threads share them.
-struct Choices {
-  struct Choice {
-    int device;
-    Signature signature;
-    Fused fused;
-  };
-  std::mutex mutex;
-  std::vector<Choice> all;
-};
+/// All that a choice depends on.
+std::string key_of(const Signature& s) {
+  std::string key = describe(s);
+  for (const auto& [name, value] : s.attributes.items()) {
+    key += " " + name + "=";
+    std::visit(
+        [&](const auto& is) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(is)>, std::string>)
+            key += is;
+          else
+            key += std::to_string(is);
+        },
+        value);
+  }
+  return key;
+}
 
-/// Milliseconds of a run on scratch memory.
-float time_of(Kernel& kernel, const Signature& s, const Context& context) {
-  std::vector<Scratch> memory;
+/// Milliseconds of a run on scratch memory; nothing where that is too small.
+std::optional<float> time_of(Kernel& kernel, const Signature& s, const Context& context) {
+  Scratch scratch(context);
   std::vector<void*> operands;
-  for (const TensorDesc& tensor : s.operands) operands.push_back(memory.emplace_back(tensor.bytes()).get());
-  const Scratch workspace(CudaTarget(context.capability, context.units).workspace_bytes(s));
+  for (const TensorDesc& tensor : s.operands) operands.push_back(scratch.take(tensor.bytes()));
+  void* const workspace = scratch.take(CudaTarget(context.capability, context.units).workspace_bytes(s));
+  if (workspace == nullptr || std::ranges::find(operands, nullptr) != operands.end()) return std::nullopt;
   return time_on_device(
-      [&](cudaStream_t stream) { kernel.run({.operands = operands, .workspace = workspace.get(), .stream = stream}); });
+      [&](cudaStream_t stream) { kernel.run({.operands = operands, .workspace = workspace, .stream = stream}); });
 }
 
 /// K(s, context, fused): as `unmeasured`, or of both ways the faster.
@@ -85,19 +95,19 @@ template <typename K>
 Prepared make_linear(const Signature& s, const Context& context, bool has_choice, Fused unmeasured) {
   if (product_scales(s) != Fp8Scales::none)
     return std::make_unique<K>(s, context, Fused::no);  // it has no such epilogues
-  if (!has_choice || !chooses_by_time()) return std::make_unique<K>(s, context, unmeasured);
-  static Choices choices;
-  const std::lock_guard lock(choices.mutex);
-  const auto known = std::find_if(choices.all.begin(), choices.all.end(),
-                                  [&](const auto& one) { return one.device == context.device && one.signature == s; });
-  if (known != choices.all.end()) return std::make_unique<K>(s, context, known->fused);
-  std::int64_t bytes = CudaTarget(context.capability, context.units).workspace_bytes(s);
-  for (const TensorDesc& tensor : s.operands) bytes += tensor.bytes();
-  if (!has_room_to_choose(bytes, describe(s), context)) return std::make_unique<K>(s, context, unmeasured);
-  auto fused = std::make_unique<K>(s, context, Fused::yes), apart = std::make_unique<K>(s, context, Fused::no);
-  const bool faster = fused->has_epilogue() && time_of(*fused, s, context) <= time_of(*apart, s, context);
-  choices.all.push_back({context.device, s, faster ? Fused::yes : Fused::no});
-  return faster ? std::move(fused) : std::move(apart);
+  if (!has_choice || context.choices == nullptr) return std::make_unique<K>(s, context, unmeasured);
+  const std::string together = "as an epilogue", apart = "as a pass of its own";
+  const std::optional<std::string> choice = context.choices->choose(
+      key_of(s), [&](const std::string& known) { return known == together || known == apart; },
+      [&]() -> std::optional<std::string> {
+        K one(s, context, Fused::yes), two(s, context, Fused::no);
+        if (!one.has_epilogue()) return apart;
+        const std::optional<float> epilogue = time_of(one, s, context), pass = time_of(two, s, context);
+        if (!epilogue || !pass) return std::nullopt;
+        return *epilogue <= *pass ? together : apart;
+      });
+  if (!choice) return std::make_unique<K>(s, context, unmeasured);
+  return std::make_unique<K>(s, context, *choice == together ? Fused::yes : Fused::no);
 }
 
 // ---- linear ----

@@ -5,25 +5,23 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
-#include <mutex>
-#include <random>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "engine/core/check.h"
-#include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "kernels/cuda/gemm/timed_choices.h"
 #include "kernels/cuda/runtime/libraries.h"
 #include "kernels/cuda/runtime/runtime.h"
 
 namespace trainer::kernels::cuda {
 namespace {
 
-constexpr int kCandidates = 8;                              // that a timed choice looks at
-constexpr std::size_t kRandomWords = std::size_t{1} << 19;  // that fill scratch memory, again and again
-constexpr std::int64_t kLeft = std::int64_t{64} << 20;      // free bytes that a timed choice leaves to the libraries
+constexpr int kCandidates = 8;  // that a choice by time looks at
 constexpr auto kAlignment = static_cast<std::uint32_t>(kOperandAlignment);
 constexpr std::int64_t kAuxRow = 8;  // elements: "must be divisible by 8" (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD)
 
@@ -156,7 +154,9 @@ struct Product::State {
   void describe_fp8();
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(int count) const;
   void multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with, cudaStream_t stream);
-  void choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates, const Context& context);
+  bool restore(const std::string& choice);
+  std::optional<std::string> fastest(std::span<const cublasLtMatmulHeuristicResult_t> candidates,
+                                     const Context& context);
 };
 
 namespace {
@@ -251,127 +251,80 @@ void Product::State::multiply(const ProductOperands& operands, const cublasLtMat
                  "cublasLtMatmul", spec.str());
 }
 
-// ---- The timed choice ----
+// ---- The choice by time ----
 
 namespace {
 
-struct Timed {
-  int device;
-  ProductSpec spec;
-  cublasLtMatmulHeuristicResult_t fastest;
-};
-
-/// Choices of this process; ranks that are its threads share them.
-struct TimedChoices {
-  std::mutex mutex;
-  std::vector<Timed> all;
-};
-TimedChoices& timed_choices() {
-  static TimedChoices one;
-  return one;
+/// All that a choice depends on.
+std::string key_of(const ProductSpec& spec) {
+  return spec.str() + (spec.square_right ? ", squares of scales" : "") + ", workspace " +
+         std::to_string(spec.workspace_bytes);
 }
 
-/// The fastest of some candidates; `time` gives the milliseconds of one.
-template <typename Time>
-cublasLtMatmulHeuristicResult_t fastest_of(std::span<const cublasLtMatmulHeuristicResult_t> candidates, Time time) {
-  cublasLtMatmulHeuristicResult_t fastest = candidates.front();
-  float least = std::numeric_limits<float>::infinity();
-  for (const auto& candidate : candidates) {
-    const float ms = time(candidate);
-    if (ms < least) fastest = candidate, least = ms;
+std::string hex_of(const cublasLtMatmulAlgo_t& algorithm) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (std::size_t i = 0; i < sizeof algorithm; ++i) {
+    const unsigned char byte = reinterpret_cast<const unsigned char*>(&algorithm)[i];
+    text += {kDigits[byte / 16], kDigits[byte % 16]};
   }
-  return fastest;
+  return text;
+}
+
+std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& text) {
+  cublasLtMatmulAlgo_t algorithm{};
+  if (text.size() != 2 * sizeof algorithm) return std::nullopt;
+  for (std::size_t i = 0; i < sizeof algorithm; ++i) {
+    auto& byte = reinterpret_cast<unsigned char*>(&algorithm)[i];
+    const char* const at = text.data() + 2 * i;
+    if (const auto [end, error] = std::from_chars(at, at + 2, byte, 16); end != at + 2 || error != std::errc())
+      return std::nullopt;
+  }
+  return algorithm;
 }
 
 }  // namespace
 
-bool has_room_to_choose(std::int64_t bytes, const std::string& what, const Context& context) {
-  std::size_t free = 0, all = 0;
-  check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
-  if (bytes + kLeft <= static_cast<std::int64_t>(free)) return true;
-  if (context.notes != nullptr)
-    context.notes->push_back(what + " is not chosen by time (TRAINER_CUDA_TUNE): that takes " + std::to_string(bytes) +
-                             " bytes beside the plan, and " + std::to_string(free) + " are free");
-  return false;
+// An algorithm is opaque bytes, which the same version of the library may be given again.
+bool Product::State::restore(const std::string& choice) {
+  const std::optional<cublasLtMatmulAlgo_t> algorithm = algorithm_of(choice);
+  if (!algorithm) return false;
+  cublasLtMatmulHeuristicResult_t result{};
+  if (cublasLtMatmulAlgoCheck(library, descriptor.get(), a.get(), b.get(), d.get(), d.get(), &*algorithm, &result) !=
+          CUBLAS_STATUS_SUCCESS ||
+      result.workspaceSize > static_cast<std::size_t>(spec.workspace_bytes))
+    return false;
+  chosen = result;
+  chosen.algo = *algorithm;
+  return true;
 }
 
-bool chooses_by_time() { return environment::value_of(environment::kCudaTune) == "1"; }
-
-Scratch::Scratch(std::int64_t bytes) {
-  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
-  void* at = nullptr;
-  check(cudaMalloc(&at, size), "cudaMalloc for a choice by time (TRAINER_CUDA_TUNE)");
-  memory_.reset(at);
-  // Words of 16 bits: a sign and 0x3C00 to 0x3F7F, which are 0.008 to 1 as bf16, 1 to 1.9 as f16, and two of them 0.008
-  // to 1 as f32.
-  std::vector<std::uint16_t> words(std::min(size / 2 + 1, kRandomWords));
-  std::minstd_rand random;
-  for (std::uint16_t& word : words)
-    word = static_cast<std::uint16_t>((random() >> 8 & 0x8000u) | (0x3C00u + random() % 0x380u));
-  auto* const begin = static_cast<std::byte*>(at);
-  std::size_t filled = std::min(size, 2 * words.size());
-  check(cudaMemcpy(begin, words.data(), filled, cudaMemcpyHostToDevice), "cudaMemcpy");
-  for (std::size_t more = 0; filled < size; filled += more) {
-    more = std::min(filled, size - filled);
-    check(cudaMemcpy(begin + filled, begin, more, cudaMemcpyDeviceToDevice), "cudaMemcpy");
-  }
-}
-
-void Scratch::Free::operator()(void* at) const { cudaFree(at); }
-
-float time_on_device(const std::function<void(cudaStream_t)>& run) {
-  constexpr int kRuns = 4;
-  const auto event = [] {
-    cudaEvent_t created = nullptr;
-    check(cudaEventCreate(&created), "cudaEventCreate");
-    return Handle<cudaEvent_t, cudaEventDestroy>(created);
-  };
-  const auto from = event(), to = event();
-  cudaStream_t created = nullptr;
-  check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  const Handle<cudaStream_t, cudaStreamDestroy> stream(created);
-  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // scratch memory is filled
-  float least = std::numeric_limits<float>::infinity();
-  for (int i = 0; i < kRuns; ++i) {
-    check(cudaEventRecord(from.get(), stream.get()), "cudaEventRecord");
-    run(stream.get());
-    check(cudaEventRecord(to.get(), stream.get()), "cudaEventRecord");
-    check(cudaEventSynchronize(to.get()), "cudaEventSynchronize");
-    float ms = 0;
-    check(cudaEventElapsedTime(&ms, from.get(), to.get()), "cudaEventElapsedTime");
-    if (i > 0) least = std::min(least, ms);  // the first one loads the code
-  }
-  return least;
-}
-
-void Product::State::choose_by_time(std::span<const cublasLtMatmulHeuristicResult_t> candidates,
-                                    const Context& context) {
-  TimedChoices& choices = timed_choices();
-  const std::lock_guard lock(choices.mutex);
-  const auto known = std::find_if(choices.all.begin(), choices.all.end(),
-                                  [&](const Timed& one) { return one.device == context.device && one.spec == spec; });
-  if (known != choices.all.end()) {
-    chosen = known->fastest;
-    return;
-  }
+std::optional<std::string> Product::State::fastest(std::span<const cublasLtMatmulHeuristicResult_t> candidates,
+                                                   const Context& context) {
   const bool fp8 = spec.fp8 != Fp8Scales::none;
   const std::int64_t operand = fp8 ? 1 : size_of(spec.operands), element = size_of(spec.result),
                      results = spec.rows * spec.columns * element;
-  const std::int64_t of_left = spec.rows * spec.inner * operand, of_right = spec.inner * spec.columns * operand,
-                     of_aux = has_aux(spec.epilogue) ? results : 0,
-                     of_bias = std::max(spec.rows, spec.columns) * element;
-  if (!has_room_to_choose(of_left + of_right + results + of_aux + of_bias + spec.workspace_bytes, spec.str(), context))
-    return;
-  const Scratch left(of_left), right(of_right), result(results), aux(of_aux), bias(of_bias),
-      workspace(spec.workspace_bytes);
   const Fp8Workspace sizes(spec.rows, spec.columns, spec.inner, spec.fp8, spec.square_right);
-  const Scratch left_scales(fp8 ? sizes.left.scale_bytes() : 0), right_scales(fp8 ? sizes.right.scale_bytes() : 0);
-  const ProductOperands operands{left.get(), right.get(),     result.get(),      bias.get(),
-                                 aux.get(),  workspace.get(), left_scales.get(), right_scales.get()};
-  chosen = fastest_of(candidates, [&](const auto& candidate) {
-    return time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); });
-  });
-  choices.all.push_back({context.device, spec, chosen});
+  Scratch scratch(context);
+  const ProductOperands operands{.left = scratch.take(spec.rows * spec.inner * operand),
+                                 .right = scratch.take(spec.inner * spec.columns * operand),
+                                 .result = scratch.take(results),
+                                 .bias = scratch.take(std::max(spec.rows, spec.columns) * element),
+                                 .aux = scratch.take(has_aux(spec.epilogue) ? results : 0),
+                                 .workspace = scratch.take(spec.workspace_bytes),
+                                 .left_scales = scratch.take(fp8 ? sizes.left.scale_bytes() : 0),
+                                 .right_scales = scratch.take(fp8 ? sizes.right.scale_bytes() : 0)};
+  for (const void* at : {operands.left, operands.right, static_cast<const void*>(operands.result),
+                         static_cast<const void*>(operands.bias), static_cast<const void*>(operands.aux),
+                         static_cast<const void*>(operands.workspace), operands.left_scales, operands.right_scales})
+    if (at == nullptr) return std::nullopt;
+  const cublasLtMatmulHeuristicResult_t* fastest = nullptr;
+  float least = std::numeric_limits<float>::infinity();
+  for (const auto& candidate : candidates) {
+    const float ms = time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); });
+    if (fastest == nullptr || ms < least) fastest = &candidate, least = ms;
+  }
+  return hex_of(fastest->algo);
 }
 
 // ---- Product ----
@@ -399,11 +352,13 @@ std::unique_ptr<Product> Product::make(const ProductSpec& spec, const Context& c
   state->library = context.products;
   state->spec = spec;
   state->describe();
-  const bool timed = chooses_by_time();
-  const auto candidates = state->candidates(timed ? kCandidates : 1);
+  const auto candidates = state->candidates(context.choices != nullptr ? kCandidates : 1);
   if (candidates.empty()) return nullptr;
   state->chosen = candidates.front();
-  if (timed && candidates.size() > 1) state->choose_by_time(candidates, context);
+  if (candidates.size() > 1)
+    context.choices->choose(
+        key_of(spec), [&](const std::string& choice) { return state->restore(choice); },
+        [&] { return state->fastest(candidates, context); });
   return std::unique_ptr<Product>(new Product(std::move(state)));
 }
 

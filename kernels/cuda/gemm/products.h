@@ -3,8 +3,7 @@
 //
 // Algorithm: the first that cuBLASLt's heuristic names for the shape and the workspace, among those that split a sum in
 // no way but one whose parts meet in f32, in the workspace, in an order of their own: so results are the same from run
-// to run. With TRAINER_CUDA_TUNE=1 the fastest of its first ones is taken, as measured here, once for each shape,
-// device and process; another run may take another then.
+// to run. Where choices by time are kept (timed_choices.h), the fastest of its first ones is taken.
 //
 // Operands in fp8 have their scales beside them (fp8_operands.h), and lie with `inner` innermost, the only way in which
 // cuBLASLt takes them before compute capability 10.0. Sums are not the fast ones, which lose bits on 8.9 and 9.0.
@@ -13,7 +12,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -63,30 +61,6 @@ struct ProductOperands {
   void* workspace = nullptr;
   const void* left_scales = nullptr;
   const void* right_scales = nullptr;
-};
-
-/// Whether TRAINER_CUDA_TUNE=1 asks for choices by time.
-bool chooses_by_time();
-
-/// Milliseconds of what `run` puts on a stream, the least of some. Waits for the device.
-float time_on_device(const std::function<void(cudaStream_t)>& run);
-
-/// Whether the device has room for so many bytes beside what it holds, for a choice by time. Where it has not, a note
-/// says that `what` is not chosen so.
-bool has_room_to_choose(std::int64_t bytes, const std::string& what, const Context& context);
-
-/// Device memory for a choice by time: random numbers of size 2 at most, in every float type. Of zeros, products take
-/// less power and time.
-class Scratch {
- public:
-  explicit Scratch(std::int64_t bytes);
-  void* get() const { return memory_.get(); }
-
- private:
-  struct Free {
-    void operator()(void* at) const;
-  };
-  std::unique_ptr<void, Free> memory_;
 };
 
 class Product {

@@ -9,6 +9,7 @@
 
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "kernels/cuda/gemm/timed_choices.h"
 #include "kernels/cuda/runtime/libraries.h"
 #include "kernels/documents.h"
 
@@ -68,6 +69,22 @@ Device::~Device() {
   close_cudnn(context_.cudnn);
   close_products(context_.products);
   cudaFreeHost(context_.fault);
+}
+
+void Device::begin_choices(std::byte* memory, std::int64_t bytes) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, context_.device), "cudaGetDeviceProperties");
+  context_.choices = TimedChoices::of(properties);
+  context_.scratch = memory;
+  context_.scratch_bytes = bytes;
+}
+
+void Device::end_choices() {
+  if (context_.choices != nullptr)
+    if (std::optional<std::string> note = context_.choices->take_note()) notes_.push_back(std::move(*note));
+  context_.choices = nullptr;
+  context_.scratch = nullptr;
+  context_.scratch_bytes = 0;
 }
 
 std::vector<std::string> Device::take_notes() { return std::exchange(notes_, {}); }
