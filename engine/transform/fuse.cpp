@@ -116,6 +116,8 @@ class Fusion {
     const Node& loss = graph_.nodes[at(id)];
     if (loss.op != Op::cross_entropy || loss.chunk != gradient.chunk || loss.inputs[0] != logits) return;
     const ValueId sum = loss.outputs[0], dlogits = gradient.outputs[0];
+    const auto reads_sum = [&](const Node& node) { return std::ranges::find(node.inputs, sum) != node.inputs.end(); };
+    if (loss.inputs[1] != targets || std::ranges::any_of(graph_.nodes, reads_sum)) return;
     gradient.op = Op::cross_entropy_and_grad;
     gradient.attributes = loss.attributes;
     gradient.inputs = {logits, targets, seed};

@@ -94,6 +94,8 @@ TEST_CASE("a choice is measured once, and another process finds it") {
   CHECK_FALSE(ask(first, "a product", "another way").measured);
   CHECK(ask(first, "what cannot be measured", std::nullopt).got == std::nullopt);
   CHECK(ask(first, "what cannot be measured", std::nullopt).measured);
+  CHECK(ask(first, "what is refused", "no way", "no way").got == std::nullopt);
+  CHECK(ask(first, "what is refused", "some way", "no way").measured);
 
   TimedChoices second(path);
   const Asked asked = ask(second, "a product", "another way");
@@ -101,7 +103,7 @@ TEST_CASE("a choice is measured once, and another process finds it") {
   CHECK(asked.got == "one way");
   CHECK_FALSE(second.take_note().has_value());
   const std::string note = first.take_note().value();
-  CHECK(note.find("1 matrix products were timed") == 0);
+  CHECK(note.find("2 matrix products were timed") == 0);
   CHECK(note.find(path) != std::string::npos);
   CHECK_FALSE(first.take_note().has_value());
 }

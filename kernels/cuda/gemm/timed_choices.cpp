@@ -109,12 +109,9 @@ std::optional<std::string> TimedChoices::choose(const std::string& key,
     throw;
   }
   if (--depth_ == 0) seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (!found) return found;
+  if (!found || !accepts(*found)) return std::nullopt;
   ++measured_;
-  found = publish(key, *found, accepts);
-  CHECK(accepts(*found), "a choice that was just made is accepted: " + key + ": " + *found);
-  choices_[key] = *found;
-  return found;
+  return choices_[key] = publish(key, *found, accepts);
 }
 
 // Under a lock that other processes respect: what one of them has written meanwhile counts.

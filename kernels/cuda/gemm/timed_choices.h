@@ -31,9 +31,9 @@ class TimedChoices {
   /// run would choose again.
   static TimedChoices* of(const cudaDeviceProp& device);
 
-  /// The choice under `key`: the one that is known, if `accepts` takes it, or else what `measure` finds. Nothing where
-  /// `measure` finds nothing, which is not kept. What it returns was accepted last. Any thread may call it; `measure`
-  /// may call it in turn.
+  /// The choice under `key`: the one that is known, if `accepts` takes it, or else what `measure` finds. Nothing, which
+  /// is not kept, where `measure` finds nothing or what is not accepted. What it returns was accepted last. Any thread
+  /// may call it; `measure` may call it in turn.
   std::optional<std::string> choose(const std::string& key, const std::function<bool(const std::string&)>& accepts,
                                     const std::function<std::optional<std::string>()>& measure);
 
