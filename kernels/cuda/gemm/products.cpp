@@ -321,10 +321,11 @@ std::optional<std::string> Product::State::fastest(std::span<const cublasLtMatmu
   const cublasLtMatmulHeuristicResult_t* fastest = nullptr;
   float least = std::numeric_limits<float>::infinity();
   for (const auto& candidate : candidates) {
+    if (!restore(hex_of(candidate.algo))) continue;  // later runs could not take it
     const float ms = time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); });
     if (fastest == nullptr || ms < least) fastest = &candidate, least = ms;
   }
-  return hex_of(fastest->algo);
+  return fastest == nullptr ? std::nullopt : std::optional(hex_of(fastest->algo));
 }
 
 // ---- Product ----
@@ -355,10 +356,10 @@ std::unique_ptr<Product> Product::make(const ProductSpec& spec, const Context& c
   const auto candidates = state->candidates(context.choices != nullptr ? kCandidates : 1);
   if (candidates.empty()) return nullptr;
   state->chosen = candidates.front();
-  if (candidates.size() > 1)
-    context.choices->choose(
-        key_of(spec), [&](const std::string& choice) { return state->restore(choice); },
-        [&] { return state->fastest(candidates, context); });
+  if (candidates.size() > 1 && !context.choices->choose(
+                                   key_of(spec), [&](const std::string& choice) { return state->restore(choice); },
+                                   [&] { return state->fastest(candidates, context); }))
+    state->chosen = candidates.front();
   return std::unique_ptr<Product>(new Product(std::move(state)));
 }
 

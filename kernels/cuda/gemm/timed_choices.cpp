@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <random>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/core/environment.h"
@@ -110,38 +112,50 @@ std::optional<std::string> TimedChoices::choose(const std::string& key,
   }
   if (--depth_ == 0) seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (!found || !accepts(*found)) return std::nullopt;
+  found = publish(key, *found, accepts);
+  if (!found) return found;
   ++measured_;
-  return choices_[key] = publish(key, *found, accepts);
+  return choices_[key] = *found;
 }
 
-// Under a lock that other processes respect: what one of them has written meanwhile counts.
-std::string TimedChoices::publish(const std::string& key, const std::string& choice,
-                                  const std::function<bool(const std::string&)>& accepts) {
+// Under a lock that other processes respect: what one of them has written meanwhile counts. What cannot be written is
+// not taken: ranks, and runs, would each go their own way.
+std::optional<std::string> TimedChoices::publish(const std::string& key, const std::string& choice,
+                                                 const std::function<bool(const std::string&)>& accepts) {
   if (path_.empty()) return choice;
   std::error_code ignored;
   fs::create_directories(fs::path(path_).parent_path(), ignored);
   const Descriptor lock(::open((path_ + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!lock || ::flock(lock.get(), LOCK_EX) != 0) {
+  int locked = -1;
+  while (lock && (locked = ::flock(lock.get(), LOCK_EX)) != 0 && errno == EINTR) {
+  }
+  if (locked != 0) {
     kept_ = false;
-    return choice;
+    return std::nullopt;
   }
   std::map<std::string, std::string> now = choices_in(path_);
   if (const auto theirs = now.find(key); theirs != now.end() && accepts(theirs->second)) return theirs->second;
   now[key] = choice;
-  kept_ = write_choices(path_, now);
-  return choice;
+  if (write_choices(path_, now)) return choice;
+  kept_ = false;
+  return std::nullopt;
 }
 
 std::optional<std::string> TimedChoices::take_note() {
   const std::lock_guard lock(mutex_);
+  if (!std::exchange(kept_, true))
+    return path_ +
+           " cannot be written: matrix products take the library's first algorithms, since what was timed could "
+           "not be kept";
   if (measured_ == 0) return std::nullopt;
   char text[160];
-  std::snprintf(text, sizeof text, "%d matrix products were timed in %.1f s to find the fastest way of each, ",
-                measured_, seconds_);
+  std::snprintf(text, sizeof text,
+                "%d choices for matrix products were timed in %.1f s to find the fastest way of each, ", measured_,
+                seconds_);
   measured_ = 0;
   seconds_ = 0;
   if (path_.empty()) return text + std::string("for this run: there is no folder for a cache (TRAINER_CACHE)");
-  return text + (kept_ ? "which is kept in " + path_ : "which cannot be kept: " + path_ + " cannot be written");
+  return text + ("which is kept in " + path_);
 }
 
 void* Scratch::take(std::int64_t bytes) {

@@ -4,8 +4,9 @@
 //
 // A choice is a line of text under a key that names what was chosen for. They are kept in one file for each kind of
 // GPU and each version of cuBLASLt, <cache>/products/<GPU>-<units>-cublaslt-<version>.txt, of lines "key<tab>choice".
-// Processes that measure at once agree: the first to write a choice decides for all. A file that cannot be read or
-// written, or a line that is not accepted, costs the time of measuring again.
+// Processes of a machine that measure at once agree: the first to write a choice decides for all. Machines that share
+// no cache folder choose for themselves. Where the file cannot be written nothing is chosen; a file that cannot be
+// read, or a line that is not accepted, costs the time of measuring again.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,8 +33,8 @@ class TimedChoices {
   static TimedChoices* of(const cudaDeviceProp& device);
 
   /// The choice under `key`: the one that is known, if `accepts` takes it, or else what `measure` finds. Nothing, which
-  /// is not kept, where `measure` finds nothing or what is not accepted. What it returns was accepted last. Any thread
-  /// may call it; `measure` may call it in turn.
+  /// is not kept, where `measure` finds nothing or what is not accepted, and where it cannot be written. What it
+  /// returns was accepted last. Any thread may call it; `measure` may call it in turn.
   std::optional<std::string> choose(const std::string& key, const std::function<bool(const std::string&)>& accepts,
                                     const std::function<std::optional<std::string>()>& measure);
 
@@ -43,8 +44,8 @@ class TimedChoices {
 
  private:
   void read();
-  std::string publish(const std::string& key, const std::string& choice,
-                      const std::function<bool(const std::string&)>& accepts);
+  std::optional<std::string> publish(const std::string& key, const std::string& choice,
+                                     const std::function<bool(const std::string&)>& accepts);
 
   const std::string path_;
   std::recursive_mutex mutex_;
@@ -54,8 +55,8 @@ class TimedChoices {
   double seconds_ = 0;
 };
 
-/// Device memory for measuring, from Context::scratch: random numbers of size 2 at most, in every float type. (Of
-/// zeros, products take less power and time.)
+/// Device memory for measuring, from Context::scratch: random numbers of size 2 at most in bf16, f16 and f32, any codes
+/// in fp8. (Of zeros, products take less power and time.)
 class Scratch {
  public:
   explicit Scratch(const Context& context) : left_(context.scratch), bytes_(context.scratch_bytes) {}

@@ -80,6 +80,7 @@ void Device::begin_choices(std::byte* memory, std::int64_t bytes) {
 }
 
 void Device::end_choices() {
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // nothing fills the memory any more
   if (context_.choices != nullptr)
     if (std::optional<std::string> note = context_.choices->take_note()) notes_.push_back(std::move(*note));
   context_.choices = nullptr;

@@ -2,8 +2,7 @@
 // chooses, each until it waits for others: at a barrier, in a shuffle. So a kernel that lacks a barrier gives different
 // results in different orders, one that reads shared memory nobody wrote reads NaN, and threads that wait for different
 // things are an error instead of a hang. Under the thread sanitizer each fiber is a thread of its own, which barriers
-// and
-// __syncwarp alone order with others: one order of threads suffices for a report of a missing barrier.
+// and __syncwarp alone order with others: one order of threads suffices for a report of a missing barrier.
 #pragma once
 
 #include <array>
