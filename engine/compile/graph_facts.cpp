@@ -48,7 +48,7 @@ std::vector<PipelineChunk> chunks_of(const Graph& graph, const Schedule& schedul
   for (int stage : schedule.stage_of_chunk) chunks.push_back({stage, {}});
   std::vector<std::unordered_set<std::string_view>> seen(chunks.size());
   for (const Node& node : graph.nodes) {
-    if (node.backward) continue;
+    if (node.backward && node.op != Op::cross_entropy_and_grad) continue;  // which is the loss
     const std::int32_t block = graph.outermost(node.block);
     const std::string& name = block == kNone ? node.name : graph.blocks[static_cast<std::size_t>(block)].name;
     const auto chunk = static_cast<std::size_t>(node.chunk);

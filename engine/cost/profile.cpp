@@ -14,7 +14,8 @@ namespace {
 constexpr std::int32_t kNever = -1;
 
 // Of each node. A backward node belongs to the piece of the forward node whose name it has, or, if none has it, as in a
-// ring, to that of the node before it. A piece whose nodes became part of others by fusion is empty.
+// ring, to that of the node before it. A loss that is one node with its gradient counts as a forward one. A piece whose
+// nodes became part of others by fusion is empty.
 std::vector<std::int32_t> assign_pieces(const Graph& graph, const std::vector<std::string>& begins) {
   std::unordered_map<std::string, std::int32_t> by_name, pieces;
   for (std::size_t piece = 0; piece < begins.size(); ++piece)
@@ -23,11 +24,12 @@ std::vector<std::int32_t> assign_pieces(const Graph& graph, const std::vector<st
   std::vector<std::int32_t> piece_of(graph.nodes.size());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (const auto begun = pieces.find(node.name); !node.backward && begun != pieces.end())
+    const bool backward = node.backward && node.op != Op::cross_entropy_and_grad;
+    if (const auto begun = pieces.find(node.name); !backward && begun != pieces.end())
       current = std::max(current, begun->second);
-    const auto [at, added] = by_name.try_emplace(node.name, node.backward && i > 0 ? piece_of[i - 1] : current);
-    piece_of[i] = node.backward ? at->second : current;
-    if (!node.backward) at->second = current;
+    const auto [at, added] = by_name.try_emplace(node.name, backward && i > 0 ? piece_of[i - 1] : current);
+    piece_of[i] = backward ? at->second : current;
+    if (!backward) at->second = current;
   }
   return piece_of;
 }

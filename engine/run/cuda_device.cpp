@@ -62,9 +62,12 @@ class CudaExecutor final : public Executor {
         issue_(role_, rank, streams_, fields_, on_host_.data(), of_gpus_) {
     CHECK(role_.disk_bytes == 0, "a GPU's plan keeps nothing on disk");
     std::memset(on_host_.data(), 0, static_cast<std::size_t>(role_.host_bytes));
-    device_.begin_choices(memory_.at(0), memory_.bytes());
+    // Ranks along the tensor axis compute some things alike, and have to get the same bits, on whatever machines they
+    // are.
+    const bool by_time = plan.mesh.size(Axis::tensor) == 1;
+    if (by_time) device_.begin_choices(memory_.at(0), memory_.bytes());
     make_kernels(options.on_host);
-    device_.end_choices();
+    if (by_time) device_.end_choices();
     // States begin at zero.
     check(cudaMemsetAsync(memory_.at(0), 0, static_cast<std::size_t>(memory_.bytes()), host_stream_.get()),
           "cudaMemsetAsync");

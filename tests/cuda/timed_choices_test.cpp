@@ -142,8 +142,13 @@ TEST_CASE("what cannot be kept is not taken, and the user hears of it; without a
   std::ofstream(folder.path("file")) << "not a folder";
   TimedChoices nowhere(folder.path("file/products/gpu.txt")), unnamed("");
   CHECK(ask(nowhere, "a product", "one way").got == std::nullopt);
+  CHECK_FALSE(ask(nowhere, "another product", "one way").measured);
   CHECK(nowhere.take_note().value().find("cannot be written") != std::string::npos);
   CHECK_FALSE(nowhere.take_note().has_value());
+  TimedChoices asked_for(folder.path("file/products/gpu.txt"), false);
+  CHECK(ask(asked_for, "a product", "one way").got == "one way");
+  CHECK_FALSE(ask(asked_for, "a product", "another way").measured);
+  CHECK(asked_for.take_note().value().find("for this run") != std::string::npos);
   CHECK(ask(unnamed, "a product", "one way").got == "one way");
   CHECK_FALSE(ask(unnamed, "a product", "another way").measured);
   CHECK(unnamed.take_note().value().find("for this run") != std::string::npos);

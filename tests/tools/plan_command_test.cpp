@@ -133,6 +133,7 @@ TEST_CASE("plan --json has every stage's memory and communication, every unit, t
   REQUIRE(pipeline["chunks"].size() == 2);
   CHECK(pipeline["chunks"][0]["stage"] == 0);
   CHECK(pipeline["chunks"][0]["parts"][0] == "wte");
+  CHECK(pipeline["chunks"].back()["parts"].back() == "loss");
 
   // What it decided is a strategy to write down: it gives the same plan.
   std::vector<std::string> again = arguments;

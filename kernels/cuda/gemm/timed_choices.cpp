@@ -85,7 +85,7 @@ TimedChoices* TimedChoices::of(const cudaDeviceProp& device) {
   const std::lock_guard lock(mutex);
   const std::string path = folder.empty() ? "" : file_for(folder, device);
   std::unique_ptr<TimedChoices>& one = all[path.empty() ? device.name : path];
-  if (one == nullptr) one = std::make_unique<TimedChoices>(path);
+  if (one == nullptr) one = std::make_unique<TimedChoices>(path, asked != "1");
   return one.get();
 }
 
@@ -101,6 +101,7 @@ std::optional<std::string> TimedChoices::choose(const std::string& key,
   const std::lock_guard lock(mutex_);
   read();
   if (const auto known = choices_.find(key); known != choices_.end() && accepts(known->second)) return known->second;
+  if (unwritable_ && keeps_) return std::nullopt;
   const auto begin = std::chrono::steady_clock::now();
   ++depth_;
   std::optional<std::string> found;
@@ -129,21 +130,22 @@ std::optional<std::string> TimedChoices::publish(const std::string& key, const s
   int locked = -1;
   while (lock && (locked = ::flock(lock.get(), LOCK_EX)) != 0 && errno == EINTR) {
   }
+  const std::optional<std::string> unkept = keeps_ ? std::nullopt : std::optional(choice);
   if (locked != 0) {
-    kept_ = false;
-    return std::nullopt;
+    unwritable_ = true;
+    return unkept;
   }
   std::map<std::string, std::string> now = choices_in(path_);
   if (const auto theirs = now.find(key); theirs != now.end() && accepts(theirs->second)) return theirs->second;
   now[key] = choice;
   if (write_choices(path_, now)) return choice;
-  kept_ = false;
-  return std::nullopt;
+  unwritable_ = true;
+  return unkept;
 }
 
 std::optional<std::string> TimedChoices::take_note() {
   const std::lock_guard lock(mutex_);
-  if (!std::exchange(kept_, true))
+  if (unwritable_ && keeps_ && !std::exchange(told_, true))
     return path_ +
            " cannot be written: matrix products take the library's first algorithms, since what was timed could "
            "not be kept";
@@ -155,7 +157,7 @@ std::optional<std::string> TimedChoices::take_note() {
   measured_ = 0;
   seconds_ = 0;
   if (path_.empty()) return text + std::string("for this run: there is no folder for a cache (TRAINER_CACHE)");
-  return text + ("which is kept in " + path_);
+  return text + (unwritable_ ? "for this run: " + path_ + " cannot be written" : "which is kept in " + path_);
 }
 
 void* Scratch::take(std::int64_t bytes) {

@@ -25,7 +25,8 @@ namespace trainer::kernels::cuda {
 class TimedChoices {
  public:
   /// Kept in the file `path`, or for as long as this object lives where that is empty.
-  explicit TimedChoices(std::string path) : path_(std::move(path)) {}
+  /// `keeps`: what cannot be written there is not chosen at all, so that no run, or rank, goes its own way.
+  explicit TimedChoices(std::string path, bool keeps = true) : path_(std::move(path)), keeps_(keeps) {}
 
   /// Those that a device of this kind uses, shared by this process's devices of that kind; null where nothing is
   /// chosen by time: TRAINER_CUDA_TUNE is 0, or it is unset and there is no folder to keep choices in, so that every
@@ -48,9 +49,10 @@ class TimedChoices {
                                      const std::function<bool(const std::string&)>& accepts);
 
   const std::string path_;
+  const bool keeps_;
   std::recursive_mutex mutex_;
   std::map<std::string, std::string> choices_;
-  bool read_ = false, kept_ = true;
+  bool read_ = false, unwritable_ = false, told_ = false;
   int depth_ = 0, measured_ = 0;
   double seconds_ = 0;
 };
