@@ -1,18 +1,20 @@
 // Normalisation of channels. x is [n, ch, ...]: for each channel n runs of `places` elements.
 //
-//   batch_norm             x c, weight c [ch], bias c [ch], running_mean f32 [ch], running_var f32 [ch] → y c (may be
-//   x)
-//     y = (x − running_mean) / √(running_var + eps) · weight + bias
+//   batch_norm             x c, weight c [ch], bias c [ch], running_mean f32 [ch], running_var f32 [ch], residual c?
+//                          → y c (may be x or residual)
+//     y = (x − running_mean) / √(running_var + eps) · weight + bias, + residual; with relu max(y, 0)
 //   batch_norm_sums        x c → sums f64 [2, ch]: Σ x, Σ x²
-//   batch_norm_apply       x c, sums, weight c, bias c → y c
+//   batch_norm_apply       x c, sums, weight c, bias c, residual c? → y c (may be residual)
 //     mean = Σ x / count, var = Σ x² / count − mean², rstd = 1 / √(var + eps), n = (x − mean) rstd, y = n · weight +
-//     bias
+//     bias, + residual; with relu max(y, 0)
 //   batch_norm_update      sums, running_mean f32 [ch] (in place), running_var f32 [ch] (in place)
 //     running_mean += momentum (mean − running_mean), running_var += momentum (var · count / (count − 1) − running_var)
-//   batch_norm_grad_sums   dy c, x c, sums → grad_sums f64 [2, ch]: Σ dy, Σ dy n; dweight r [ch]?, dbias r [ch]?: the
-//     second and the first of them
-//   batch_norm_grad        dy c, x c, weight c, sums, grad_sums → dx c (may be dy or x)
+//   batch_norm_grad_sums   dy c, x c, sums, weight c?, bias c? → grad_sums f64 [2, ch]: Σ dy, Σ dy n; dweight r [ch]?,
+//     dbias r [ch]?: the second and the first of them
+//   batch_norm_grad        dy c, x c, weight c, sums, grad_sums, bias c? → dx c (may be dy or x)
 //     dx = weight · rstd (dy − Σ dy / count − n Σ dy n / count)
+//   With relu (of an apply without residual) both take dy as 0 where n · weight + bias is not above 0. They compute
+//   that as apply does, to the bit, so that neither y nor a masked dy is read or kept.
 //
 // Sums are f64, so that Σ x² / count − mean² keeps the precision of f32 until the mean is 10⁴ deviations off. `count`:
 // elements of a channel that the sums are of, which may be those of several ranks; `own` says that they are this

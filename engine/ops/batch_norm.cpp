@@ -9,6 +9,7 @@
 // With `own` a rank normalises by the sums of its own samples, so that apply takes them as the parts of a sum that they
 // are. Sources: Ioffe and Szegedy, "Batch Normalization", 2015; PyTorch's BatchNorm and SyncBatchNorm.
 #include <algorithm>
+#include <optional>
 
 #include "engine/ops/common.h"
 
@@ -44,7 +45,16 @@ Placement sums_of_samples(const Node& node) {
   return flag(node, "own") ? Placement::partial() : Placement::replicate();
 }
 
-Placed shard_batch_norm(const Graph& graph, const Node& node, Placing in) {
+/// The operands before a residual, which lies as x does, if there is one.
+std::optional<Placing> without_residual(const Node& node, Placing in) {
+  if (!flag(node, "residual")) return in;
+  return in.back() == in[0] ? std::optional(in.first(in.size() - 1)) : std::nullopt;
+}
+
+Placed shard_batch_norm(const Graph& graph, const Node& node, Placing all_of) {
+  const std::optional<Placing> others = without_residual(node, all_of);
+  if (!others) return {};
+  const Placing in = *others;
   if ((in[0].is_shard(0) && replicate_from(in, 1)) || (in[0].is_shard(1) && by_channels(graph, node, in)))
     return all(node, in[0]);
   return {};
@@ -56,7 +66,10 @@ Placed shard_sums(const Graph&, const Node& node, Placing in) {
   return {};
 }
 
-Placed shard_apply(const Graph& graph, const Node& node, Placing in) {
+Placed shard_apply(const Graph& graph, const Node& node, Placing all_of) {
+  const std::optional<Placing> others = without_residual(node, all_of);
+  if (!others) return {};
+  const Placing in = *others;
   if (in[0].is_shard(0) && in[1] == sums_of_samples(node) && replicate_from(in, 2)) return all(node, in[0]);
   if (in[0].is_shard(1) && by_channels(graph, node, in)) return all(node, in[0]);
   return {};
@@ -67,9 +80,10 @@ Placed shard_update(const Graph& graph, const Node& node, Placing in) {
   return {};
 }
 
-/// Inputs dy, x, sums: linear in dy.
+/// Inputs dy, x, sums, and weight and bias of relu: linear in dy.
 Placed shard_grad_sums(const Graph& graph, const Node& node, Placing in) {
-  if (in[0].is_shard(0) && in[1] == in[0] && in[2] == sums_of_samples(node)) return all(node, Placement::partial());
+  if (in[0].is_shard(0) && in[1] == in[0] && in[2] == sums_of_samples(node) && replicate_from(in, 3))
+    return all(node, Placement::partial());
   if (in[0].is_partial() && replicate_from(in, 1)) return all(node, Placement::partial());
   if (!in[0].is_shard(1) || !by_channels(graph, node, in)) return {};
   std::vector<Placement> outputs(node.outputs.size(), in[0].moved_to(0));
@@ -77,12 +91,14 @@ Placed shard_grad_sums(const Graph& graph, const Node& node, Placing in) {
   return outputs;
 }
 
-/// Inputs dy, x, weight, sums, grad_sums: linear in dy and grad_sums together.
+/// Inputs dy, x, weight, sums, grad_sums, and bias of relu: linear in dy and grad_sums together.
 Placed shard_grad(const Graph& graph, const Node& node, Placing in) {
   const Placement sums = sums_of_samples(node);
-  if (in[0].is_shard(0) && in[1] == in[0] && in[2].is_replicate() && in[3] == sums && in[4] == sums)
+  if (in[0].is_shard(0) && in[1] == in[0] && in[2].is_replicate() && in[3] == sums && in[4] == sums &&
+      replicate_from(in, 5))
     return all(node, in[0]);
-  if (in[0].is_partial() && in[4].is_partial() && in[1].is_replicate() && in[2].is_replicate() && in[3].is_replicate())
+  if (in[0].is_partial() && in[4].is_partial() && in[1].is_replicate() && in[2].is_replicate() &&
+      in[3].is_replicate() && replicate_from(in, 5))
     return all(node, in[0]);
   if (in[0].is_shard(1) && by_channels(graph, node, in)) return all(node, in[0]);
   return {};

@@ -13,6 +13,7 @@ namespace trainer {
 namespace {
 
 bool is_norm(Op op) { return has(op, Trait::norm) && !has(op, Trait::backward); }
+bool is_batch_norm(Op op) { return op == Op::batch_norm || op == Op::batch_norm_apply; }
 bool is_norm_grad(Op op) { return has(op, Trait::norm) && has(op, Trait::backward); }
 
 class Fusion {
@@ -40,6 +41,9 @@ class Fusion {
   void run() {
     find_products();
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) loss_with_gradient(i);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) add_after_batch_norm(i);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) relu_after_batch_norm(i);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) relu_grad_before_batch_norm(i);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) gradients_of_gate(i);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) activation_before_product(i);
     for (std::size_t i = 0; i + 1 < graph_.nodes.size(); ++i) add_before_norm(i, i + 1);
@@ -105,7 +109,64 @@ class Fusion {
     }
   }
 
-  /// Where the gradient is: nothing reads the sum before, and the seed of a further loss comes from the backward pass.
+  void add_after_batch_norm(std::size_t i) {
+    const Node& add = graph_.nodes[i];
+    if (!is_plain_add(add) || crosses_[at(add.outputs[0])]) return;
+    add_after(i, [&](const Node& node) {
+      return is_batch_norm(node.op) && node.backward == add.backward && node.recomputed == add.recomputed;
+    });
+  }
+
+  /// Where nothing else reads what the norm gave. The activation is computed where the norm is.
+  void relu_after_batch_norm(std::size_t i) {
+    const Node& relu = graph_.nodes[i];
+    if (relu.op != Op::relu) return;
+    const ValueId z = relu.inputs[0], y = relu.outputs[0];
+    const NodeId id = producer_[at(z)];
+    if (id == kNone || reads_[at(z)] != 1) return;
+    Node& norm = graph_.nodes[at(id)];
+    if (!is_batch_norm(norm.op) || norm.outputs[0] != z || norm.chunk != relu.chunk || norm.backward != relu.backward ||
+        norm.recomputed != relu.recomputed)
+      return;
+    norm.outputs[0] = y;
+    norm.attributes.set("relu", true);
+    producer_[at(y)] = id;
+    taken_[i] = true;
+  }
+
+  /// Where the norm's gradients alone read that of the activation. What the activation gave they find again from x, if
+  /// it was of the norm alone.
+  void relu_grad_before_batch_norm(std::size_t i) {
+    const Node& slope = graph_.nodes[i];
+    if (slope.op != Op::relu_grad) return;
+    const ValueId dy = slope.inputs[0], y = slope.inputs[1], dz = slope.outputs[0];
+    const NodeId id = producer_[at(y)];
+    if (id == kNone) return;
+    const Node& norm = graph_.nodes[at(id)];
+    if (norm.op != Op::batch_norm_apply || !flag(norm, "relu") || flag(norm, "residual")) return;
+    const ValueId x = norm.inputs[0], sums = norm.inputs[1], weight = norm.inputs[2], bias = norm.inputs[3];
+    std::vector<Node*> gradients;
+    for (std::size_t k = i + 1; k < graph_.nodes.size(); ++k) {
+      Node& node = graph_.nodes[k];
+      const bool of_sums = node.op == Op::batch_norm_grad_sums;
+      if ((!of_sums && node.op != Op::batch_norm_grad) || node.inputs[0] != dz) continue;
+      if (node.inputs[1] == x && node.inputs[of_sums ? 2 : 3] == sums && node.chunk == slope.chunk)
+        gradients.push_back(&node);
+    }
+    if (gradients.empty() || std::ssize(gradients) != reads_[at(dz)]) return;
+    for (Node* node : gradients) {
+      node->inputs[0] = dy;
+      if (node->op == Op::batch_norm_grad_sums) node->inputs.push_back(weight);
+      node->inputs.push_back(bias);
+      node->attributes.set("relu", true);
+      ++reads_[at(dy)];
+    }
+    --reads_[at(dy)], --reads_[at(y)];
+    taken_[i] = true;
+  }
+
+  /// The node stands where the gradient stood: the seed of an auxiliary loss exists only there, and nothing reads the
+  /// sum earlier.
   void loss_with_gradient(std::size_t i) {
     Node& gradient = graph_.nodes[i];
     if (gradient.op != Op::cross_entropy_grad) return;

@@ -12,6 +12,8 @@ namespace trainer {
 ///   dx = norm_grad(…); g = dx + other  to  g = norm_grad(…, residual other)
 ///   y = silu(gate) · up                to  y = glu(gate, up), and its gradients, which no longer read silu(gate), to
 ///                                          dgate, dup = glu_grad(dy, gate, up); the same of gelu
+///   z = batch_norm(x); s = z + a; y = relu(s)  to  y = batch_norm(x, residual a, relu), with or without the sum
+///   dz = relu_grad(dy, y); gradients of the norm in dz  to  gradients in dy with relu, which read neither y nor dz
 ///   loss, lse = cross_entropy(logits); dlogits = cross_entropy_grad(logits, lse)  to  loss, dlogits =
 ///                                      cross_entropy_and_grad(logits), in the backward pass, which has the seed
 /// where the target's products add another tensor in their pass over the result

@@ -212,7 +212,7 @@ std::int64_t workspace(const Signature& s, int capability, int units) {
     case Op::batch_norm_apply:
       return 3 * s.operands[0].shape[1] * kF32;
     case Op::batch_norm_grad:
-      return 4 * s.operands[0].shape[1] * kF32;
+      return 5 * s.operands[0].shape[1] * kF32;
     case Op::sum_leading:
       return sum_leading_workspace(s, units);
     case Op::bias_grad:

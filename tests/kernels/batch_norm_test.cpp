@@ -29,6 +29,21 @@ Tensor rounded(DType c, const Tensor& x) {
   return read;
 }
 
+/// Runs `check` with each of residual and relu, without and with both, of attributes and inputs that end at the
+/// residual.
+template <typename Check>
+void each_epilogue(const Attributes& attributes, const std::vector<Input>& inputs, const Input& residual,
+                   const Check& check) {
+  for (const bool add : {false, true})
+    for (const bool relu : {false, true}) {
+      Attributes changed = attributes;
+      std::vector<Input> more = inputs;
+      if (add) changed.set("residual", true), more.push_back(residual);
+      if (relu) changed.set("relu", true);
+      check(changed, more);
+    }
+}
+
 Attributes accumulated(Attributes attributes, bool accumulate) {
   attributes.set("accumulate", accumulate);
   return attributes;
@@ -50,8 +65,10 @@ TEST_CASE("a batch norm in training is PyTorch's formula, with any mean") {
         const Input statistics{DType::f64, sums};
         // mean is rounded: 2^-24 of it, over a deviation of about 1.
         const double far = (32 + 8 * offset) * kEpsF32;
-        hold(Op::batch_norm_apply, attributes, {{c, x}, statistics, {c, weight}, {c, bias}},
-             {{c, shape, bound(c, 8), far}});
+        each_epilogue(attributes, {{c, x}, statistics, {c, weight}, {c, bias}}, {c, normal_tensor(shape, 9)},
+                      [&](const Attributes& changed, const std::vector<Input>& inputs) {
+                        hold(Op::batch_norm_apply, changed, inputs, {{c, shape, bound(c, 8), far}});
+                      });
         const Tensor grad_sums = reference::run(Op::batch_norm_grad_sums, attributes, {rounded(c, dy), x, sums},
                                                 {{2, channels}, {channels}, {channels}})[0];
         for (const auto& [r, accumulate] :
@@ -67,6 +84,52 @@ TEST_CASE("a batch norm in training is PyTorch's formula, with any mean") {
                 .accumulates = true}});
         hold(Op::batch_norm_grad, attributes, {{c, dy}, {c, x}, {c, weight}, statistics, {DType::f64, grad_sums}},
              {{c, shape, bound(c, 8), far, 0}});
+      }
+}
+
+TEST_CASE("the gradient of a batch norm's ReLU is 0 where the norm is not above 0") {
+  for (DType c : compute_dtypes())
+    for (const Shape& shape : kShapes)
+      for (const double offset : {0.0, 30.0}) {
+        if (runs_are_slow() && shape.elements() > 3000) continue;
+        const std::int64_t channels = shape[1], count = shape.elements() / channels;
+        const Tensor x = rounded(c, about(shape, offset, 3)), weight = rounded(c, normal_tensor({channels}, 4)),
+                     bias = rounded(c, normal_tensor({channels}, 5));
+        const Attributes attributes{{"eps", 1e-3}, {"count", count}, {"own", false}};
+        Attributes with_relu = attributes;
+        with_relu.set("relu", true);
+        const Tensor sums = reference::run(Op::batch_norm_sums, {}, {x}, {{2, channels}})[0];
+        const Tensor z = reference::run(Op::batch_norm_apply, attributes, {x, sums, weight, bias}, {shape})[0];
+        // Where z is so close to 0 that f32 may round it across, dy is 0 and so is the gradient.
+        Tensor dy = rounded(c, normal_tensor(shape, 6));
+        Tensor masked = dy;
+        std::int64_t above = 0;
+        for (std::int64_t i = 0; i < dy.size(); ++i) {
+          if (std::abs(z[i]) < 1e-4) dy[i] = 0;
+          masked[i] = z[i] > 0 ? dy[i] : 0;
+          above += z[i] > 0 ? 1 : 0;
+        }
+        if (dy.size() > 100) CHECK((above > dy.size() / 10 && above < dy.size() * 9 / 10));
+        const std::vector<Shape> sizes{{2, channels}, {channels}, {channels}};
+        const std::vector<Tensor> of_relu =
+            reference::run(Op::batch_norm_grad_sums, with_relu, {dy, x, sums, weight, bias}, sizes);
+        // The reference itself: the gradients of the mask's product.
+        const std::vector<Tensor> of_mask =
+            reference::run(Op::batch_norm_grad_sums, attributes, {masked, x, sums}, sizes);
+        for (std::size_t k = 0; k < sizes.size(); ++k) CHECK(of_relu[k].data == of_mask[k].data);
+        const Input statistics{DType::f64, sums};
+        for (const auto& [r, accumulate] :
+             std::vector<std::pair<DType, bool>>{{DType::f32, false}, {DType::bf16, true}}) {
+          const Output gradient{
+              .dtype = r, .shape = {channels}, .relative = bound(r, 2), .absolute = 2 * kEpsF32, .accumulates = true};
+          hold(Op::batch_norm_grad_sums, accumulated(with_relu, accumulate),
+               {{c, dy}, {c, x}, statistics, {c, weight}, {c, bias}},
+               {{DType::f64, {2, channels}, 0x1p-40, 0x1p-36}, gradient, gradient});
+        }
+        for (const int in_place_of : {0, 1, -1})
+          hold(Op::batch_norm_grad, with_relu,
+               {{c, dy}, {c, x}, {c, weight}, statistics, {DType::f64, of_relu[0]}, {c, bias}},
+               {{c, shape, bound(c, 8), (32 + 8 * offset) * kEpsF32, in_place_of}});
       }
 }
 
@@ -95,13 +158,17 @@ TEST_CASE("in evaluation a batch norm goes by its running statistics, which trai
       Tensor variance = normal_tensor({channels}, 7);
       for (double& v : variance.data) v = 0.1 + v * v;
       const Tensor x = rounded(c, about(shape, 1, 3)), mean = normal_tensor({channels}, 8);
-      hold(Op::batch_norm, {{"eps", 1e-5}},
-           {{c, x},
-            {c, normal_tensor({channels}, 4)},
-            {c, normal_tensor({channels}, 5)},
-            {DType::f32, mean},
-            {DType::f32, variance}},
-           {{c, shape, bound(c, 8), 32 * kEpsF32, 0}});
+      each_epilogue({{"eps", 1e-5}},
+                    {{c, x},
+                     {c, normal_tensor({channels}, 4)},
+                     {c, normal_tensor({channels}, 5)},
+                     {DType::f32, mean},
+                     {DType::f32, variance}},
+                    {c, normal_tensor(shape, 9)}, [&](const Attributes& changed, const std::vector<Input>& inputs) {
+                      for (const int in_place_of : {0, -1, 5})
+                        if (in_place_of < static_cast<int>(inputs.size()))
+                          hold(Op::batch_norm, changed, inputs, {{c, shape, bound(c, 8), 32 * kEpsF32, in_place_of}});
+                    });
       if (count == 1) continue;
       const Tensor sums = reference::run(Op::batch_norm_sums, {}, {x}, {{2, channels}})[0];
       hold(Op::batch_norm_update, {{"momentum", 0.3}, {"count", count}},

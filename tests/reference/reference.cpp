@@ -1,6 +1,7 @@
 // The list of ops. reference_test.cpp wants a golden for each that graph files name, and so its entry.
 #include "tests/reference/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -257,13 +258,15 @@ void dispatch(Op op, const Call& call) {
 
 namespace {
 
-// Ops with `residual` are what they are made of: an addition before a norm, or after its gradient or a product.
+// Ops with `residual` are what they are made of: an addition before a norm, or after its gradient, a product or a batch
+// norm.
 std::vector<Tensor> run_with_residual(Op op, Attributes attributes, std::vector<Tensor> inputs,
                                       std::vector<Shape> outputs, std::int64_t origin) {
   attributes.set("residual", false);
   const bool forward = op == Op::layer_norm || op == Op::rms_norm;
-  const bool product = op == Op::linear || op == Op::linear_grad_input;
-  const auto at = product ? inputs.end() - 1 : inputs.begin() + (forward ? 1 : op == Op::layer_norm_grad ? 5 : 4);
+  const bool last =
+      op == Op::linear || op == Op::linear_grad_input || op == Op::batch_norm || op == Op::batch_norm_apply;
+  const auto at = last ? inputs.end() - 1 : inputs.begin() + (forward ? 1 : op == Op::layer_norm_grad ? 5 : 4);
   const Tensor residual = *at;
   inputs.erase(at);
   if (!forward) {
@@ -278,10 +281,30 @@ std::vector<Tensor> run_with_residual(Op op, Attributes attributes, std::vector<
   return out;
 }
 
+// A batch norm with `relu` is the norm, with a residual if there is one, and max(y, 0) of what it gives. Its gradients
+// are those of a norm in the gradient of max(y, 0).
+std::vector<Tensor> run_with_relu(Op op, Attributes attributes, std::vector<Tensor> inputs,
+                                  const std::vector<Shape>& outputs) {
+  attributes.set("relu", false);
+  if (op == Op::batch_norm || op == Op::batch_norm_apply) {
+    std::vector<Tensor> out = run(op, attributes, inputs, outputs);
+    for (double& y : out[0].data) y = std::max(y, 0.0);
+    return out;
+  }
+  const bool sums_only = op == Op::batch_norm_grad_sums;
+  const Tensor &x = inputs[1], &weight = inputs[sums_only ? 3 : 2], &bias = inputs[sums_only ? 4 : 5];
+  const Tensor z = run(Op::batch_norm_apply, attributes, {x, inputs[sums_only ? 2 : 3], weight, bias}, {x.shape})[0];
+  for (std::int64_t i = 0; i < z.size(); ++i)
+    if (z[i] <= 0) inputs[0][i] = 0;
+  inputs.resize(sums_only ? 3 : 5);
+  return run(op, attributes, inputs, outputs);
+}
+
 }  // namespace
 
 std::vector<Tensor> run(Op op, const Attributes& attributes, const std::vector<Tensor>& inputs,
                         const std::vector<Shape>& outputs, std::int64_t origin) {
+  if (attributes.has("relu") && attributes.flag("relu")) return run_with_relu(op, attributes, inputs, outputs);
   if (attributes.has("residual") && attributes.flag("residual"))
     return run_with_residual(op, attributes, inputs, outputs, origin);
   std::vector<Tensor> out;

@@ -18,6 +18,7 @@ using namespace trainer::tests;
 namespace {
 
 constexpr double kBound = 1e-5;
+constexpr std::size_t kStatistics = 8;  // of four norms
 
 constexpr const char* kGraph = R"(name: norms
 params: {sync: true}
@@ -34,6 +35,10 @@ nodes:
       - {name: conv, op: conv2d, out: 5, kernel: 3, padding: 1, bias: false, init: {normal: 0.4}}
       - {name: norm, op: batch_norm, sync: "${sync}"}
       - {name: act, op: relu}
+  - {name: side, op: conv2d, out: 5, kernel: 1, bias: false, init: {normal: 0.4}}
+  - {name: side_norm, op: batch_norm, sync: "${sync}"}
+  - {name: sum, op: add, input: [side_norm, h.1.act]}
+  - {name: act, op: relu}
   - {name: flat, op: flatten}
   - {name: fc, op: linear, out: 4, init: {normal: 0.2}}
   - {name: loss, op: cross_entropy, input: [fc, targets]}
@@ -114,7 +119,7 @@ TEST_CASE("ranks that share their statistics train as one rank does") {
   const Jobs jobs;
   const Trained one = jobs.train("one");
   const Tensors expected = tensors_of(one.report.checkpoint);
-  CHECK(statistics(expected).size() == 6);
+  CHECK(statistics(expected).size() == kStatistics);
   for (const char* strategy : {"ddp", "zero1", "fsdp", "{data: {kind: fsdp, sharding: hybrid_shard, replicate: 2}}"}) {
     CAPTURE(strategy);
     const int ranks = strategy[0] == '{' ? 4 : 2;
@@ -168,7 +173,7 @@ TEST_CASE("stages of a pipeline keep the statistics of their own norms") {
   // Two stages of two data ranks each.
   const Trained both_ways = jobs.train("both", on(4, "{data: ddp, pipeline: {degree: 2, schedule: 1f1b}}",
                                                   {"train.batch.micro=1", "train.batch.global=8"}));
-  CHECK(statistics(tensors_of(both_ways.report.checkpoint)).size() == 6);
+  CHECK(statistics(tensors_of(both_ways.report.checkpoint)).size() == kStatistics);
 }
 
 TEST_CASE("a run resumes with the statistics that it saved, on as many ranks or others") {
@@ -203,7 +208,7 @@ TEST_CASE("evaluation goes by the running statistics, which it leaves as they ar
   // Weights of elsewhere come with their statistics.
   const Trained from = jobs.train("from", {"model.init_from=" + with.report.checkpoint, "train.steps=0"});
   CHECK(weights_of(from.report.checkpoint) == weights_of(with.report.checkpoint));
-  CHECK(statistics(weights_of(from.report.checkpoint)).size() == 6);
+  CHECK(statistics(weights_of(from.report.checkpoint)).size() == kStatistics);
 }
 
 TEST_CASE("bf16 computes by statistics in f32") {

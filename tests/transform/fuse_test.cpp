@@ -49,6 +49,8 @@ std::map<std::string, Tensor> results_of(const Graph& graph) {
   }
   for (const Parameter& parameter : graph.parameters)
     interpreter.set(parameter.value, random_tensor(graph.value(parameter.value), 3));
+  for (const GraphState& state : graph.states)
+    interpreter.set(state.value, Tensor(graph.value(state.value).shape(), 0.75));
   if (graph.seed != kNone) interpreter.set(graph.seed, Tensor(Shape{1}, 0.125));
   if (graph.step != kNone) interpreter.set(graph.step, Tensor(Shape{1}, 5));
   interpreter.run();
@@ -238,6 +240,53 @@ TEST_CASE("a gate's GELU is part of the product behind it, and of no product bef
     CHECK(count(*graph, Op::gelu) + count(*graph, Op::linear, "gelu") == 0);
     check_same(plain, *graph);
   }
+}
+
+TEST_CASE("a batch norm adds its residual and takes its ReLU, and finds again where that was above 0") {
+  const std::string file = R"(
+inputs: {image: {dtype: f32, shape: [batch, 3, 4, 4]}, targets: {dtype: i32, shape: [batch]}}
+nodes:
+  - {name: first, op: conv2d, input: image, out: 5, kernel: 3, padding: 1}
+  - {name: first_norm, op: batch_norm}
+  - {name: first_act, op: relu}
+  - {name: second, op: conv2d, out: 5, kernel: 3, padding: 1}
+  - {name: second_norm, op: batch_norm}
+  - {name: sum, op: add, input: [first_act, second_norm]}
+  - {name: second_act, op: relu}
+  - {name: third_norm, op: batch_norm}
+  - {name: twice, op: relu}
+  - {name: again, op: mul, input: [twice, third_norm]}
+  - {name: flat, op: flatten}
+  - {name: fc, op: linear, out: 4}
+  - {name: loss, op: cross_entropy, input: [fc, targets]}
+outputs: {loss: loss}
+)";
+  using Mode = RecomputePolicy::Mode;
+  BuildOptions options = test::options_for(2, {{"image", {3, 4, 4}}, {"targets", {}}});
+  const Graph forward = read_graph(yaml::parse(file, "graph.yaml"), {}, options);
+  for (const Mode mode : {Mode::none, Mode::full, Mode::selective}) {
+    Graph graph = forward;
+    differentiate(graph, DType::f32);
+    recompute(graph, {mode});
+    const Graph plain = graph;
+    fuse(graph, kPlain);
+    check_same(plain, graph);
+    // What is computed a second time is fused a second time.
+    CHECK(count(graph, Op::batch_norm_apply, "residual") == count(graph, Op::batch_norm_apply, "relu") - 1);
+    CHECK(count(graph, Op::batch_norm_apply, "residual") >= 1);
+    CHECK(count(graph, Op::relu) == count(plain, Op::relu) - count(graph, Op::batch_norm_apply, "relu"));
+    // The norm of a sum does not know what was added, and a norm that others read stays as it is.
+    CHECK(count(graph, Op::batch_norm_grad_sums, "relu") == 1);
+    CHECK(count(graph, Op::batch_norm_grad, "relu") == 1);
+    CHECK(count(graph, Op::relu_grad) == 2);
+  }
+  options.mode = BuildOptions::Mode::evaluate;
+  Graph evaluated = read_graph(yaml::parse(file, "graph.yaml"), {}, options);
+  const Graph plain = evaluated;
+  fuse(evaluated, kPlain);
+  check_same(plain, evaluated);
+  CHECK(count(evaluated, Op::batch_norm, "relu") == 2);
+  CHECK(count(evaluated, Op::batch_norm, "residual") == 1);
 }
 
 TEST_CASE("every residual connection of GPT-2 and Llama is part of a norm, forward and backward") {

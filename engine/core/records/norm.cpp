@@ -16,7 +16,14 @@ AttributeDef offset(bool in_file) {
 }
 
 /// Of what a batch norm is in training.
-AttributeDefs batch_norm_attributes() { return {eps(false), integer("count"), flag("own", false)}; }
+AttributeDefs batch_norm_attributes() {
+  return {eps(false), integer("count"), flag("own", false), flag("relu", false)};
+}
+
+AttributeDefs with_residual(AttributeDefs all) {
+  all.push_back(flag("residual", false));
+  return all;
+}
 
 AttributeDefs with_gradients_of_both(AttributeDefs all) {
   all.push_back(flag("weight", true));
@@ -79,16 +86,18 @@ OpRecord batch_norm(Op op) {
   return {.op = op,
           .traits = {graph_file, scratch},
           .operands = {in("x", "c [n, ch, ...]"), param("weight", "c [ch]"), param("bias", "c [ch]"),
-                       in("running_mean", "f32 [ch]"), in("running_var", "f32 [ch]"), out("y", "c", "x")},
+                       in("running_mean", "f32 [ch]"), in("running_var", "f32 [ch]"), in("residual", "c", "residual"),
+                       out("y", "c", "x residual")},
           .attributes = {eps(),
                          file(real("momentum", 0.1),
                               "how much of a batch's statistics enters the running ones: running = "
                               "(1 − momentum) · running + momentum · batch"),
                          file(flag("sync", false),
                               "whether the statistics that normalise in training are those of all data ranks' "
-                              "samples; without, each rank normalises by its own")},
+                              "samples; without, each rank normalises by its own"),
+                         flag("residual", false), flag("relu", false)},
           .timed_as = "add_leading",
-          .note = "by the running statistics"};
+          .note = "by the running statistics; adds the residual, then with `relu` takes max(y, 0)"};
 }
 
 OpRecord batch_norm_sums(Op op) {
@@ -103,10 +112,10 @@ OpRecord batch_norm_apply(Op op) {
   return {.op = op,
           .traits = {scratch},
           .operands = {in("x", "c [n, ch, ...]"), in("sums", "f64 [2, ch]"), param("weight", "c [ch]"),
-                       param("bias", "c [ch]"), out("y", "c")},
-          .attributes = batch_norm_attributes(),
+                       param("bias", "c [ch]"), in("residual", "c", "residual"), out("y", "c", "residual")},
+          .attributes = with_residual(batch_norm_attributes()),
           .timed_as = "add_leading",
-          .note = "by the statistics of `count` elements a channel"};
+          .note = "by the statistics of `count` elements a channel; residual and relu as in `batch_norm`"};
 }
 
 OpRecord batch_norm_update(Op op) {
@@ -122,18 +131,20 @@ OpRecord batch_norm_grad_sums(Op op) {
   return {
       .op = op,
       .traits = {backward, scratch},
-      .operands = {in("dy", "c [n, ch, ...]"), in("x", "c"), in("sums", "f64 [2, ch]"), out("grad_sums", "f64 [2, ch]"),
+      .operands = {in("dy", "c [n, ch, ...]"), in("x", "c"), in("sums", "f64 [2, ch]"),
+                   param("weight", "c [ch]", "relu"), param("bias", "c [ch]", "relu"), out("grad_sums", "f64 [2, ch]"),
                    sum("dweight", "r [ch]", "weight"), sum("dbias", "r [ch]", "bias")},
       .attributes = with_gradients_of_both(batch_norm_attributes()),
       .timed_as = "sum_leading",
-      .note = "Σ dy and Σ dy (x − mean) rstd of each channel"};
+      .note =
+          "Σ dy and Σ dy (x − mean) rstd of each channel; with `relu` dy counts as 0 where `batch_norm_apply` made 0"};
 }
 
 OpRecord batch_norm_grad(Op op) {
   return {.op = op,
           .traits = {backward, scratch},
           .operands = {in("dy", "c [n, ch, ...]"), in("x", "c"), param("weight", "c [ch]"), in("sums", "f64 [2, ch]"),
-                       in("grad_sums", "f64 [2, ch]"), out("dx", "c", "dy x")},
+                       in("grad_sums", "f64 [2, ch]"), param("bias", "c [ch]", "relu"), out("dx", "c", "dy x")},
           .attributes = batch_norm_attributes(),
           .timed_as = "add_leading"};
 }

@@ -19,7 +19,7 @@ struct CrossEntropyArgs {
   float smoothing = 0;
   const void* logits = nullptr;
   const std::int32_t* targets = nullptr;
-  float* lse = nullptr;          ///< written forward, read backward; of both at once none
+  float* lse = nullptr;          ///< written forward, read backward; unused by cross_entropy_and_grad
   double* losses = nullptr;      ///< [rows], forward
   const float* seeds = nullptr;  ///< backward: of rows_of_seed rows each
   std::int64_t rows_of_seed = 1;

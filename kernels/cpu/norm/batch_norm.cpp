@@ -77,26 +77,49 @@ void put(void* to, bool bf16, std::int64_t i, double value, bool accumulate) {
     static_cast<float*>(to)[i] = sum;
 }
 
-}  // namespace
+/// y of a block of channels, by which the forward pass computes it and the backward pass finds where it is above 0.
+struct BlockScales {
+  float centre[kChannels] = {}, scale[kChannels] = {}, shift[kChannels] = {};
 
-Prepared prepare_batch_norm(const Signature& signature, const Context& context) {
-  const Setting setting = setting_of(signature, context, 0, 2);
-  const double eps = real(signature, "eps");
+  /// Null: a bias that nothing reads.
+  void set(std::int64_t at, Moments moments, const void* weight, const void* bias, bool bf16, std::int64_t channel) {
+    centre[at] = static_cast<float>(moments.mean);
+    scale[at] = static_cast<float>(static_cast<double>(element(weight, bf16, channel)) * moments.rstd);
+    if (bias != nullptr) shift[at] = element(bias, bf16, channel);
+  }
+  ChannelScales all() const { return {centre, scale, shift}; }
+};
+
+/// y = z, + residual, max(y, 0), where z is of x (operand 0) by moments(call, channel). The residual is operand `next`
+/// if there is one, and y the operand after.
+template <typename MomentsOf>
+Prepared scaled(const Signature& signature, const Context& context, Setting setting, int weight, int next,
+                MomentsOf moments) {
+  const bool residual = flag(signature, "residual");
+  setting.args.relu = flag(signature, "relu");
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, scale_channels);
   return make_kernel([=](const Call& call) {
     ChannelArgs args = setting.args;
     args.x = operand<void>(call, 0);
-    args.to = operand<void>(call, 5);
-    const float *mean = operand<float>(call, 3), *variance = operand<float>(call, 4);
+    if (residual) args.residual = operand<void>(call, next);
+    args.to = operand<void>(call, residual ? next + 1 : next);
     each_block(setting, [&](std::int64_t first, std::int64_t last) {
-      float scale[kChannels] = {}, shift[kChannels] = {};
-      for (std::int64_t c = first; c < last; ++c) {
-        scale[c - first] = static_cast<float>(static_cast<double>(element(operand<void>(call, 1), args.bf16, c)) /
-                                              std::sqrt(static_cast<double>(variance[c]) + eps));
-        shift[c - first] = element(operand<void>(call, 2), args.bf16, c);
-      }
-      loop(args, mean + first, scale, shift, first, last);
+      BlockScales scales;
+      for (std::int64_t c = first; c < last; ++c)
+        scales.set(c - first, moments(call, c), operand<void>(call, weight), operand<void>(call, weight + 1), args.bf16,
+                   c);
+      loop(args, scales.all(), first, last);
     });
+  });
+}
+
+}  // namespace
+
+Prepared prepare_batch_norm(const Signature& signature, const Context& context) {
+  const double eps = real(signature, "eps");
+  return scaled(signature, context, setting_of(signature, context, 0, 2), 1, 5, [=](const Call& call, std::int64_t c) {
+    return Moments{static_cast<double>(operand<float>(call, 3)[c]),
+                   1 / std::sqrt(static_cast<double>(operand<float>(call, 4)[c]) + eps)};
   });
 }
 
@@ -115,23 +138,8 @@ Prepared prepare_batch_norm_sums(const Signature& signature, const Context& cont
 
 Prepared prepare_batch_norm_apply(const Signature& signature, const Context& context) {
   const Setting setting = trained_setting(signature, context, 0, 2);
-  const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, scale_channels);
-  return make_kernel([=](const Call& call) {
-    ChannelArgs args = setting.args;
-    args.x = operand<void>(call, 0);
-    args.to = operand<void>(call, 4);
-    each_block(setting, [&](std::int64_t first, std::int64_t last) {
-      float centre[kChannels] = {}, scale[kChannels] = {}, shift[kChannels] = {};
-      for (std::int64_t c = first; c < last; ++c) {
-        const Moments moments = moments_of(operand<double>(call, 1), c, setting);
-        centre[c - first] = static_cast<float>(moments.mean);
-        scale[c - first] =
-            static_cast<float>(static_cast<double>(element(operand<void>(call, 2), args.bf16, c)) * moments.rstd);
-        shift[c - first] = element(operand<void>(call, 3), args.bf16, c);
-      }
-      loop(args, centre, scale, shift, first, last);
-    });
-  });
+  return scaled(signature, context, setting, 2, 4,
+                [=](const Call& call, std::int64_t c) { return moments_of(operand<double>(call, 1), c, setting); });
 }
 
 Prepared prepare_batch_norm_update(const Signature& signature, const Context&) {
@@ -154,9 +162,10 @@ Prepared prepare_batch_norm_update(const Signature& signature, const Context&) {
 }
 
 Prepared prepare_batch_norm_grad_sums(const Signature& signature, const Context& context) {
-  const Setting setting = trained_setting(signature, context, 1, 2);
+  Setting setting = trained_setting(signature, context, 1, 2);
+  setting.args.relu = flag(signature, "relu");
   const bool weight = flag(signature, "weight"), bias = flag(signature, "bias"), accumulate = accumulates(signature);
-  const int dweight = 4, dbias = weight ? 5 : 4;
+  const int grad_sums = setting.args.relu ? 5 : 3, dweight = grad_sums + 1, dbias = weight ? dweight + 1 : dweight;
   const bool bf16_weight = weight && expect_compute_dtype(signature, dweight),
              bf16_bias = bias && expect_compute_dtype(signature, dbias);
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, channel_products);
@@ -164,15 +173,17 @@ Prepared prepare_batch_norm_grad_sums(const Signature& signature, const Context&
     ChannelArgs args = setting.args;
     args.dy = operand<void>(call, 0);
     args.x = operand<void>(call, 1);
-    double* sums = operand<double>(call, 3);
+    double* sums = operand<double>(call, grad_sums);
     each_block(setting, [&](std::int64_t first, std::int64_t last) {
       double centre[kChannels] = {}, rstd[kChannels] = {};
+      BlockScales scales;
       for (std::int64_t c = first; c < last; ++c) {
         const Moments moments = moments_of(operand<double>(call, 2), c, setting);
         centre[c - first] = moments.mean;
         rstd[c - first] = moments.rstd;
+        if (args.relu) scales.set(c - first, moments, operand<void>(call, 3), operand<void>(call, 4), args.bf16, c);
       }
-      loop(args, centre, sums + first, sums + args.channels + first, first, last);
+      loop(args, scales.all(), centre, sums + first, sums + args.channels + first, first, last);
       for (std::int64_t c = first; c < last; ++c) {
         double& product = sums[args.channels + c];
         product *= rstd[c - first];
@@ -184,25 +195,27 @@ Prepared prepare_batch_norm_grad_sums(const Signature& signature, const Context&
 }
 
 Prepared prepare_batch_norm_grad(const Signature& signature, const Context& context) {
-  const Setting setting = trained_setting(signature, context, 1, 3);
+  Setting setting = trained_setting(signature, context, 1, 3);
+  const bool relu = setting.args.relu = flag(signature, "relu");
   const auto loop = CHOOSE_BY_ISA_OR_BF16(context.isa, combine_channels);
   return make_kernel([=](const Call& call) {
     ChannelArgs args = setting.args;
     args.dy = operand<void>(call, 0);
     args.x = operand<void>(call, 1);
-    args.to = operand<void>(call, 5);
+    args.to = operand<void>(call, relu ? 6 : 5);
+    const void *weight = operand<void>(call, 2), *bias = relu ? operand<void>(call, 5) : nullptr;
     const double* grad_sums = operand<double>(call, 4);
     each_block(setting, [&](std::int64_t first, std::int64_t last) {
-      float centre[kChannels] = {}, scale[kChannels] = {}, slope[kChannels] = {}, shift[kChannels] = {};
+      BlockScales scales;
+      float slope[kChannels] = {}, term[kChannels] = {};
       for (std::int64_t c = first; c < last; ++c) {
         const Moments moments = moments_of(operand<double>(call, 3), c, setting);
-        const double factor = static_cast<double>(element(operand<void>(call, 2), args.bf16, c)) * moments.rstd;
-        centre[c - first] = static_cast<float>(moments.mean);
-        scale[c - first] = static_cast<float>(factor);
+        const double factor = static_cast<double>(element(weight, args.bf16, c)) * moments.rstd;
+        scales.set(c - first, moments, weight, bias, args.bf16, c);
         slope[c - first] = static_cast<float>(-factor * moments.rstd * grad_sums[args.channels + c] / setting.count);
-        shift[c - first] = static_cast<float>(-factor * grad_sums[c] / setting.count);
+        term[c - first] = static_cast<float>(-factor * grad_sums[c] / setting.count);
       }
-      loop(args, centre, scale, slope, shift, first, last);
+      loop(args, scales.all(), slope, term, first, last);
     });
   });
 }

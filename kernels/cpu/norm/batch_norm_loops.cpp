@@ -38,124 +38,146 @@ struct Sums {
   }
 };
 
-/// Runs body(channel − begin, the channel's run in an array of T) for each channel, sample by sample.
-template <typename Body>
-VEC_INLINE void each_run(const ChannelArgs& args, std::int64_t begin, std::int64_t end, Body body) {
-  for (std::int64_t n = 0; n < args.samples; ++n)
-    for (std::int64_t c = begin; c < end; ++c) body(c - begin, (n * args.channels + c) * args.places);
-}
+/// max(z, 0); NaN passes.
+VEC_INLINE F32 relu(F32 z) { return select(z < F32{}, F32{}, z); }
+/// The gradient of z where y = max(z, 0).
+VEC_INLINE F32 relu_grad(F32 dy, F32 z) { return select(z <= F32{}, F32{}, dy); }
 
-template <typename T>
-void sums_of(const ChannelArgs& args, const double* centre, double* first, double* second, std::int64_t begin,
-             std::int64_t end) {
+/// Σ x and Σ x² without dy.
+template <typename T, bool Relu>
+void sums_of(const ChannelArgs& args, const ChannelScales& y, const double* centre, double* first, double* second,
+             std::int64_t begin, std::int64_t end) {
   const T *x = static_cast<const T*>(args.x), *dy = static_cast<const T*>(args.dy);
-  for (std::int64_t c = begin; c < end; ++c) {
+  for (std::int64_t c = 0; c < end - begin; ++c) {
     Sums sums;
-    const F64 about = F64{} + (dy != nullptr ? centre[c - begin] : 0.0);
+    const F64 about = F64{} + (dy != nullptr ? centre[c] : 0.0);
+    F32 y_centre = {}, scale = {}, shift = {};
+    if constexpr (Relu) y_centre = splat(y.centre[c]), scale = splat(y.scale[c]), shift = splat(y.shift[c]);
     for (std::int64_t n = 0; n < args.samples; ++n) {
-      const std::int64_t run = (n * args.channels + c) * args.places;
+      const std::int64_t run = (n * args.channels + begin + c) * args.places;
       for_each_vector(0, args.places, [&](std::int64_t i, auto load, auto) {
         const F32 value = load(x + run + i);
         if (dy == nullptr) {
           sums.add(low_half(value), low_half(value), 0);
           sums.add(high_half(value), high_half(value), 1);
         } else {
-          const F32 slope = load(dy + run + i);
+          F32 slope = load(dy + run + i);
+          if constexpr (Relu) slope = relu_grad(slope, fma(value - y_centre, scale, shift));
           sums.add(low_half(slope), low_half(value) - about, 0);
           sums.add(high_half(slope), high_half(value) - about, 1);
         }
       });
     }
-    first[c - begin] = Sums::total(sums.first);
-    second[c - begin] = Sums::total(sums.second);
+    first[c] = Sums::total(sums.first);
+    second[c] = Sums::total(sums.second);
   }
 }
 
 /// With one place: down the rows, vectors of channels side by side.
-template <typename T>
-void sums_of_columns(const ChannelArgs& args, const double* centre, double* first, double* second, std::int64_t begin,
-                     std::int64_t end) {
+template <typename T, bool Relu>
+void sums_of_columns(const ChannelArgs& args, const ChannelScales& y, const double* centre, double* first,
+                     double* second, std::int64_t begin, std::int64_t end) {
   const T *x = static_cast<const T*>(args.x), *dy = static_cast<const T*>(args.dy);
-  for (std::int64_t c = begin; c < end; ++c) first[c - begin] = second[c - begin] = 0;
+  for (std::int64_t c = 0; c < end - begin; ++c) first[c] = second[c] = 0;
   for (std::int64_t n = 0; n < args.samples; ++n)
-    for (std::int64_t c = begin; c < end; ++c) {
-      const double value = static_cast<double>(to_f32(x[n * args.channels + c]));
-      const double factor = dy != nullptr ? static_cast<double>(to_f32(dy[n * args.channels + c])) : value;
-      first[c - begin] += factor;
-      second[c - begin] += factor * (dy != nullptr ? value - centre[c - begin] : value);
+    for (std::int64_t c = 0; c < end - begin; ++c) {
+      const std::int64_t at = n * args.channels + begin + c;
+      const float value = to_f32(x[at]);
+      float slope = dy != nullptr ? to_f32(dy[at]) : value;
+      if constexpr (Relu) {  // by the vectors' multiply-add, which scale_of rounds by
+        const F32 z = fma(splat(value - y.centre[c]), splat(y.scale[c]), splat(y.shift[c]));
+        slope = relu_grad(splat(slope), z)[0];
+      }
+      first[c] += static_cast<double>(slope);
+      second[c] += static_cast<double>(slope) * (static_cast<double>(value) - (dy != nullptr ? centre[c] : 0.0));
     }
 }
 
-template <typename T>
-void scale_of(const ChannelArgs& args, const float* centre, const float* scale, const float* shift, std::int64_t begin,
-              std::int64_t end) {
-  const T* x = static_cast<const T*>(args.x);
-  T* to = static_cast<T*>(args.to);
-  if (args.places == 1) {
-    for (std::int64_t n = 0; n < args.samples; ++n) {
-      const std::int64_t row = n * args.channels + begin;
-      for_each_vector(0, end - begin, [&](std::int64_t i, auto load, auto store) {
-        store(to + row + i, fma(load(x + row + i) - load(centre + i), load(scale + i), load(shift + i)));
-      });
+/// Calls fn(place in an array of T, load, store, numbers…) for the vectors of all runs, or with one place of all rows:
+/// of each of `arrays`, which have a number for each channel, the vector of those of the elements.
+template <typename Fn, typename... Arrays>
+VEC_INLINE void each_vector(const ChannelArgs& args, std::int64_t begin, std::int64_t end, Fn fn, Arrays... arrays) {
+  for (std::int64_t n = 0; n < args.samples; ++n) {
+    const std::int64_t row = n * args.channels + begin;
+    if (args.places == 1) {
+      for_each_vector(0, end - begin,
+                      [&](std::int64_t i, auto load, auto store) { fn(row + i, load, store, load(arrays + i)...); });
+      continue;
     }
-    return;
+    const auto along_run = [&](std::int64_t run, auto... numbers) __attribute__((always_inline)) {
+      for_each_vector(0, args.places,
+                      [&](std::int64_t i, auto load, auto store) { fn(run + i, load, store, numbers...); });
+    };
+    for (std::int64_t c = 0; c < end - begin; ++c) along_run((row + c) * args.places, splat(arrays[c])...);
   }
-  each_run(
-      args, begin, end, [&](std::int64_t c, std::int64_t run) __attribute__((always_inline)) {
-        const F32 about = splat(centre[c]), factor = splat(scale[c]), term = splat(shift[c]);
-        for_each_vector(0, args.places, [&](std::int64_t i, auto load, auto store) {
-          store(to + run + i, fma(load(x + run + i) - about, factor, term));
-        });
-      });
 }
 
-template <typename T>
-void combine_of(const ChannelArgs& args, const float* centre, const float* scale, const float* slope,
-                const float* shift, std::int64_t begin, std::int64_t end) {
+template <typename T, bool Residual, bool Relu>
+void scale_of(const ChannelArgs& args, const ChannelScales& of, std::int64_t begin, std::int64_t end) {
+  const T *x = static_cast<const T*>(args.x), *residual = static_cast<const T*>(args.residual);
+  T* to = static_cast<T*>(args.to);
+  const auto step = [&](std::int64_t i, auto load, auto store, F32 centre, F32 scale, F32 shift)
+      __attribute__((always_inline)) {
+    F32 z = fma(load(x + i) - centre, scale, shift);
+    if constexpr (Residual) z += load(residual + i);
+    store(to + i, Relu ? relu(z) : z);
+  };
+  each_vector(args, begin, end, step, of.centre, of.scale, of.shift);
+}
+
+template <typename T, bool Relu>
+void combine_of(const ChannelArgs& args, const ChannelScales& of, const float* slope, const float* term,
+                std::int64_t begin, std::int64_t end) {
   const T *x = static_cast<const T*>(args.x), *dy = static_cast<const T*>(args.dy);
   T* to = static_cast<T*>(args.to);
-  if (args.places == 1) {
-    for (std::int64_t n = 0; n < args.samples; ++n) {
-      const std::int64_t row = n * args.channels + begin;
-      for_each_vector(0, end - begin, [&](std::int64_t i, auto load, auto store) {
-        const F32 rest = fma(load(x + row + i) - load(centre + i), load(slope + i), load(shift + i));
-        store(to + row + i, fma(load(dy + row + i), load(scale + i), rest));
-      });
-    }
-    return;
-  }
-  each_run(
-      args, begin, end, [&](std::int64_t c, std::int64_t run) __attribute__((always_inline)) {
-        const F32 about = splat(centre[c]), factor = splat(scale[c]), along = splat(slope[c]), term = splat(shift[c]);
-        for_each_vector(0, args.places, [&](std::int64_t i, auto load, auto store) {
-          store(to + run + i, fma(load(dy + run + i), factor, fma(load(x + run + i) - about, along, term)));
-        });
-      });
+  const auto step = [&](std::int64_t i, auto load, auto store, F32 centre, F32 scale, F32 shift, F32 along, F32 rest)
+      __attribute__((always_inline)) {
+    const F32 about = load(x + i) - centre;
+    F32 gradient = load(dy + i);
+    if constexpr (Relu) gradient = relu_grad(gradient, fma(about, scale, shift));
+    store(to + i, fma(gradient, scale, fma(about, along, rest)));
+  };
+  each_vector(args, begin, end, step, of.centre, of.scale, of.shift, slope, term);
+}
+
+template <typename T, bool Relu>
+void products_of(const ChannelArgs& args, const ChannelScales& y, const double* centre, double* first, double* second,
+                 std::int64_t begin, std::int64_t end) {
+  (args.places == 1 ? sums_of_columns<T, Relu> : sums_of<T, Relu>)(args, y, centre, first, second, begin, end);
+}
+
+template <typename T>
+void scale_with(const ChannelArgs& args, const ChannelScales& y, std::int64_t begin, std::int64_t end) {
+  if (args.residual != nullptr)
+    (args.relu ? scale_of<T, true, true> : scale_of<T, true, false>)(args, y, begin, end);
+  else
+    (args.relu ? scale_of<T, false, true> : scale_of<T, false, false>)(args, y, begin, end);
 }
 
 }  // namespace
 
 void channel_sums(const ChannelArgs& args, double* first, double* second, std::int64_t begin, std::int64_t end) {
-  channel_products(args, nullptr, first, second, begin, end);
+  (args.bf16 ? products_of<Bf16, false> : products_of<float, false>)(args, {}, nullptr, first, second, begin, end);
 }
 
-void channel_products(const ChannelArgs& args, const double* centre, double* first, double* second, std::int64_t begin,
-                      std::int64_t end) {
-  const bool columns = args.places == 1;
+void channel_products(const ChannelArgs& args, const ChannelScales& y, const double* centre, double* first,
+                      double* second, std::int64_t begin, std::int64_t end) {
   if (args.bf16)
-    (columns ? sums_of_columns<Bf16> : sums_of<Bf16>)(args, centre, first, second, begin, end);
+    (args.relu ? products_of<Bf16, true> : products_of<Bf16, false>)(args, y, centre, first, second, begin, end);
   else
-    (columns ? sums_of_columns<float> : sums_of<float>)(args, centre, first, second, begin, end);
+    (args.relu ? products_of<float, true> : products_of<float, false>)(args, y, centre, first, second, begin, end);
 }
 
-void scale_channels(const ChannelArgs& args, const float* centre, const float* scale, const float* shift,
-                    std::int64_t begin, std::int64_t end) {
-  (args.bf16 ? scale_of<Bf16> : scale_of<float>)(args, centre, scale, shift, begin, end);
+void scale_channels(const ChannelArgs& args, const ChannelScales& y, std::int64_t begin, std::int64_t end) {
+  (args.bf16 ? scale_with<Bf16> : scale_with<float>)(args, y, begin, end);
 }
 
-void combine_channels(const ChannelArgs& args, const float* centre, const float* scale, const float* slope,
-                      const float* shift, std::int64_t begin, std::int64_t end) {
-  (args.bf16 ? combine_of<Bf16> : combine_of<float>)(args, centre, scale, slope, shift, begin, end);
+void combine_channels(const ChannelArgs& args, const ChannelScales& y, const float* slope, const float* term,
+                      std::int64_t begin, std::int64_t end) {
+  if (args.bf16)
+    (args.relu ? combine_of<Bf16, true> : combine_of<Bf16, false>)(args, y, slope, term, begin, end);
+  else
+    (args.relu ? combine_of<float, true> : combine_of<float, false>)(args, y, slope, term, begin, end);
 }
 
 }  // namespace trainer::kernels::cpu::ISA_NAMESPACE

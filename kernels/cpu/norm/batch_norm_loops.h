@@ -7,27 +7,36 @@
 
 namespace trainer::kernels::cpu {
 
-/// x, dy and `to` are [samples, channels, places].
+/// x, dy, residual and `to` are [samples, channels, places].
 struct ChannelArgs {
   bool bf16 = false;
+  bool relu = false;
   std::int64_t samples = 0, channels = 0, places = 0;
   const void* x = nullptr;
-  const void* dy = nullptr;  ///< or null
+  const void* dy = nullptr;        ///< or null
+  const void* residual = nullptr;  ///< or null
   void* to = nullptr;
 };
 
-// What is given or made of the channels [begin, end) lies at index 0, 1, … of its array.
+/// z = (x − centre) · scale + shift.
+struct ChannelScales {
+  const float* centre = nullptr;
+  const float* scale = nullptr;
+  const float* shift = nullptr;
+};
+
+// An array with a number for each channel starts with that of channel `begin`. With relu the gradient dy counts as 0
+// where z is not above 0.
 DECLARE_BY_ISA(
     /// first = Σ x, second = Σ x².
     void channel_sums(const ChannelArgs& args, double* first, double* second, std::int64_t begin, std::int64_t end);
-    /// first = Σ dy, second = Σ dy (x − centre).
-    void channel_products(const ChannelArgs& args, const double* centre, double* first, double* second,
-                          std::int64_t begin, std::int64_t end);
-    /// to = (x − centre) · scale + shift.
-    void scale_channels(const ChannelArgs& args, const float* centre, const float* scale, const float* shift,
-                        std::int64_t begin, std::int64_t end);
-    /// to = dy · scale + (x − centre) · slope + shift.
-    void combine_channels(const ChannelArgs& args, const float* centre, const float* scale, const float* slope,
-                          const float* shift, std::int64_t begin, std::int64_t end);)
+    /// first = Σ dy, second = Σ dy (x − centre). `of` is read with relu only.
+    void channel_products(const ChannelArgs& args, const ChannelScales& of, const double* centre, double* first,
+                          double* second, std::int64_t begin, std::int64_t end);
+    /// to = z + residual, with relu max(to, 0).
+    void scale_channels(const ChannelArgs& args, const ChannelScales& of, std::int64_t begin, std::int64_t end);
+    /// to = dy · scale + (x − centre) · slope + term. The shift is read with relu only.
+    void combine_channels(const ChannelArgs& args, const ChannelScales& of, const float* slope, const float* term,
+                          std::int64_t begin, std::int64_t end);)
 
 }  // namespace trainer::kernels::cpu

@@ -45,9 +45,9 @@ constexpr bool kByScheduler = true;
 constexpr bool kByScheduler = false;
 #endif
 
-// To the thread sanitizer a fiber is a thread that no switch orders with another. What orders them on a GPU is said
-// where it happens: `before` by those who come to a meeting, `after` by those who leave it. What the block itself
-// writes down about its threads is not looked at.
+// To the thread sanitizer a fiber is a thread, and a switch between fibers orders nothing. What orders threads on a GPU
+// is told where it happens: a fiber that arrives at a meeting calls `before`, one that leaves it calls `after`. The
+// sanitizer ignores what the block itself records about its threads.
 
 #if defined(__SANITIZE_THREAD__)
 void before(void* meeting) { __tsan_release(meeting); }
@@ -261,9 +261,9 @@ void Block::run(Index at, Index block_threads, Index grid_blocks, std::size_t sh
   wakes_all_ = false;
   before(&begin_);
   for (std::uint64_t number = 0; alive_ > 0 && !failure_; ++number) {
-    const std::uint64_t before = progress_;
+    const std::uint64_t progress_before = progress_;
     turn(order, number);
-    const bool moved = progress_ != before || failure_;
+    const bool moved = progress_ != progress_before || failure_;
     if (!moved && wakes_all_) break;
     wakes_all_ = !moved;
   }
@@ -379,7 +379,8 @@ int Block::barrier(int value) {
   return sum;
 }
 
-// Of two, so that who comes to the next barrier is not taken for one that others wait for at this one.
+// Two meetings take turns: a thread that has gone on to the next barrier must not count as one that arrives at this
+// one.
 char& Block::next_barrier() {
   const Unwatched unwatched;
   return barrier_meetings_[barrier_generation_ % 2];
