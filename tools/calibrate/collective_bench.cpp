@@ -77,15 +77,25 @@ Collective collective_of(const std::string& name, BufferId data, std::int64_t by
   return out;
 }
 
+// In a step each collective has buffers of its own, which kernels wrote long before: they come from memory. So turns
+// take buffers one after another, of this many bytes in all, or of as many as there are turns.
+constexpr std::int64_t kBytesInTurn = std::int64_t{256} << 20;
+
+int buffers_in_turn(std::int64_t bytes, int turns) {
+  return static_cast<int>(std::clamp<std::int64_t>(kBytesInTurn / std::max<std::int64_t>(1, bytes), 1, turns));
+}
+
 // `turns` of a collective, each after a kernel that wrote a little of what it reads: without a hand-over the next would
 // begin at once.
 Plan collectives(const std::string& name, int ranks, std::int64_t bytes, int turns) {
   Maker maker(ranks, false);
   Role& role = maker.role();
-  const BufferId data = Maker::buffer(role, bytes);
-  if (name == "all_to_all") Maker::buffer(role, bytes);
+  const std::int64_t buffers_of_one = name == "all_to_all" ? 2 : 1;
+  const int buffers = buffers_in_turn(buffers_of_one * bytes, turns);
+  for (std::int64_t i = 0; i < buffers_of_one * buffers; ++i) Maker::buffer(role, bytes);
   const std::int32_t zero = Maker::signature(role, {Op::zero, {}, {{DType::f32, {kSmall / 4}}}});
   for (int turn = 0; turn < turns; ++turn) {
+    const auto data = static_cast<BufferId>(turn % buffers * buffers_of_one);
     Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data, 0, kSmall}}}, {}, {}});
     Maker::add(role, Stream::communication, collective_of(name, data, bytes, ranks));
     if (name == "all_to_all")
@@ -99,9 +109,11 @@ Plan sends(int ranks, std::int64_t bytes, int turns) {
   Maker maker(ranks, true);
   for (int stage = 0; stage < ranks; ++stage) {
     Role& role = maker.role(static_cast<std::size_t>(stage));
-    const BufferId out = Maker::buffer(role, bytes), in = Maker::buffer(role, bytes);
+    const int buffers = buffers_in_turn(2 * bytes, turns);
+    for (int i = 0; i < 2 * buffers; ++i) Maker::buffer(role, bytes);
     const std::int32_t zero = Maker::signature(role, {Op::zero, {}, {{DType::f32, {kSmall / 4}}}});
     for (int turn = 0; turn < turns; ++turn) {
+      const auto out = static_cast<BufferId>(turn % buffers * 2), in = static_cast<BufferId>(out + 1);
       if (stage > 0) {
         Exchange receive;
         receive.receives.push_back({Axis::pipeline, -1, {{in, 0, bytes}}});
