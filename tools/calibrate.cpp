@@ -329,11 +329,6 @@ std::map<std::tuple<std::string, DType, int>, Summary> summaries(const cost::Mac
 std::vector<std::string> doubts(const cost::MachineModel& machine) {
   constexpr double kWide = 0.25;
   std::vector<std::string> found;
-  if (machine.overlap_slowdown > 0.999 * kMostSlowdown)
-    found.push_back(
-        fmt::format("kernels beside communication took {:g} times as long, which is the most that is recorded; "
-                    "predictions of steps with several ranks will be too slow",
-                    kMostSlowdown));
   double spread = 0;
   for (const cost::MeasuredWork& one : machine.device.measured)
     spread += one.rate.spread / static_cast<double>(machine.device.measured.size());

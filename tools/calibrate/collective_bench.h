@@ -17,7 +17,8 @@ cost::Figure collective_time(const std::string& collective, int ranks, int threa
 /// Microseconds from one of the executor's instructions to the next, beyond what the kernel itself takes.
 cost::Figure launch_time();
 
-/// What overlap_slowdown returns at most. So much is no property of a machine: other programs were running.
+/// What overlap_slowdown returns at most. Ranks that keep all cores busy compute next to nothing while they
+/// communicate.
 inline constexpr double kMostSlowdown = 10;
 
 /// By how much kernels take longer while an all-reduce runs beside them, where ranks share the machine's cores with it.
