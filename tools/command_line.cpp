@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <string_view>
 #include <utility>
+#include <vector>
+
+#include "engine/job/nearest.h"
 
 namespace trainer::tools {
 Option* Option::required() {
@@ -128,6 +132,27 @@ std::vector<std::string> CommandLine::subcommands() const {
   return names;
 }
 
+namespace {
+
+/// What is wrong with the first word that `command` has no place for, and the nearest of its options.
+std::string unexpected_word(const CLI::App& command) {
+  const std::vector<std::string> words = command.remaining();
+  std::vector<std::string> options;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+  const std::vector<std::string_view> names(options.begin(), options.end());
+  for (const std::string& word : words) {
+    if (!word.starts_with("-")) continue;
+    const std::string option = word.substr(0, word.find('='));
+    const std::string meant = nearest(option, names);
+    return fmt::format("there is no option \"{}\"{}", option,
+                       meant.empty() ? "" : fmt::format("; did you mean \"{}\"?", meant));
+  }
+  return fmt::format("it takes no further argument, such as \"{}\"", words.front());
+}
+
+}  // namespace
+
 CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
   CLI::App& app = apps_->app;
   try {
@@ -138,7 +163,11 @@ CommandLine::Outcome CommandLine::parse(int argc, char** argv) {
       return {Outcome::Kind::shown, "", ""};
     }
     const auto chosen = app.get_subcommands();
-    return {Outcome::Kind::mistake, chosen.empty() ? "" : chosen.front()->get_name(), error.what()};
+    if (chosen.empty()) return {Outcome::Kind::mistake, "", error.what()};
+    const bool left_over =
+        dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !chosen.front()->remaining().empty();
+    return {Outcome::Kind::mistake, chosen.front()->get_name(),
+            left_over ? unexpected_word(*chosen.front()) : error.what()};
   }
   return {Outcome::Kind::run, "", ""};
 }

@@ -37,6 +37,7 @@ TEST_CASE("a wrong command line exits 64 and leaves stdout empty") {
                                                     {"sample", "job.yaml", "--tokens", "-3"},
                                                     {"schema", "jobs"},
                                                     {"plan", "job.yaml", "--json", "--effective"},
+                                                    {"schema", "job", "graph"},
                                                     {"inspect"}};
   for (const auto& arguments : wrong) {
     const Outcome outcome = in(arguments);
@@ -46,6 +47,10 @@ TEST_CASE("a wrong command line exits 64 and leaves stdout empty") {
     CHECK_FALSE(outcome.err.empty());
   }
   CHECK(contains(in({"rnu"}).err, "did you mean \"run\"?"));
+  CHECK(contains(in({"run", "job.yaml", "--jsno"}).err, "there is no option \"--jsno\"; did you mean \"--json\"?"));
+  CHECK(contains(in({"calibrate", "--output=here.yaml"}).err,
+                 "there is no option \"--output\"; did you mean \"--out\"?"));
+  CHECK(contains(in({"schema", "job", "graph"}).err, "it takes no further argument, such as \"graph\""));
 }
 
 TEST_CASE("a missing job file exits 74 and is named") {
