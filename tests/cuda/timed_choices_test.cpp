@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "engine/core/file.h"
 #include "kernels/cuda/gemm/products.h"
 #include "kernels/cuda/runtime/runtime.h"
+#include "tests/cuda/emulated/emulated.h"
 #include "tests/temporary.h"
 
 #undef CHECK  // the program's; the rest is doctest's
@@ -26,13 +28,22 @@ namespace {
 /// A switch of the environment for as long as a test lasts.
 class Set {
  public:
-  Set(const char* name, const std::string& value) : name_(name) { REQUIRE(setenv(name, value.c_str(), 1) == 0); }
-  ~Set() { unsetenv(name_); }
+  Set(const char* name, const std::string& value) : name_(name) {
+    if (const char* const before = std::getenv(name)) before_ = before;
+    REQUIRE(setenv(name, value.c_str(), 1) == 0);
+  }
+  ~Set() {
+    if (before_)
+      setenv(name_, before_->c_str(), 1);
+    else
+      unsetenv(name_);
+  }
   Set(const Set&) = delete;
   Set& operator=(const Set&) = delete;
 
  private:
   const char* name_;
+  std::optional<std::string> before_;
 };
 
 class DeviceMemory {
@@ -169,6 +180,11 @@ TEST_CASE("choices are made where a cache can keep them, or where they are asked
   TimedChoices* const kept = made("", folder.path("cache"));
   REQUIRE(kept != nullptr);
   CHECK(made("1", folder.path("cache")) == kept);
+  {
+    const Set shared("TRAINER_SHARE_GPU", "1");
+    CHECK(made("", folder.path("cache")) == nullptr);
+    CHECK(made("1", folder.path("cache")) == nullptr);
+  }
   ask(*kept, "a product", "one way");
   CHECK(choices_file(folder.path("cache/products")).filename().string().find("Some-GPU-80GB-x-132-cublaslt-") == 0);
 }
@@ -224,6 +240,17 @@ TEST_CASE("products take the kept algorithm, and measure again where the library
     std::filesystem::create_directories(other.path("cache/products"));
     std::ofstream(other.path("cache/products/" + file.filename().string())) << key << '\t' << wrong << '\n';
     CHECK(make(memory.bytes) >= 0);
+    CHECK(device.take_notes().size() == 1);
+  }
+
+  // A candidate that fails when it runs is none, and another one is taken.
+  for (const int parts : {1, 2, 3}) {
+    CAPTURE(parts);
+    const tests::TemporaryFolder other;
+    const Set elsewhere("TRAINER_CACHE", other.path("cache"));
+    emulated::settings().parts_fail = parts;
+    make(memory.bytes);
+    emulated::settings().parts_fail = 0;
     CHECK(device.take_notes().size() == 1);
   }
 }

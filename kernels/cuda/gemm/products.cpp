@@ -154,6 +154,8 @@ struct Product::State {
   void describe_fp8();
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(int count) const;
   void multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with, cudaStream_t stream);
+  cublasStatus_t try_to_multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with,
+                                 cudaStream_t stream);
   bool restore(const std::string& choice);
   std::optional<std::string> fastest(std::span<const cublasLtMatmulHeuristicResult_t> candidates,
                                      const Context& context);
@@ -242,13 +244,17 @@ std::vector<cublasLtMatmulHeuristicResult_t> Product::State::candidates(int coun
 
 void Product::State::multiply(const ProductOperands& operands, const cublasLtMatmulHeuristicResult_t& with,
                               cudaStream_t stream) {
+  check_products(try_to_multiply(operands, with, stream), "cublasLtMatmul", spec.str());
+}
+
+cublasStatus_t Product::State::try_to_multiply(const ProductOperands& operands,
+                                               const cublasLtMatmulHeuristicResult_t& with, cudaStream_t stream) {
   set_addresses(operands.bias, operands.aux);
   if (spec.fp8 != Fp8Scales::none) set_scales(operands.left_scales, operands.right_scales);
   const float alpha = 1, beta = spec.accumulate ? 1.0F : 0.0F;
-  check_products(cublasLtMatmul(library, descriptor.get(), &alpha, operands.right, a.get(), operands.left, b.get(),
-                                &beta, operands.result, d.get(), operands.result, d.get(), &with.algo,
-                                operands.workspace, with.workspaceSize, stream),
-                 "cublasLtMatmul", spec.str());
+  return cublasLtMatmul(library, descriptor.get(), &alpha, operands.right, a.get(), operands.left, b.get(), &beta,
+                        operands.result, d.get(), operands.result, d.get(), &with.algo, operands.workspace,
+                        with.workspaceSize, stream);
 }
 
 // ---- The choice by time ----
@@ -322,7 +328,12 @@ std::optional<std::string> Product::State::fastest(std::span<const cublasLtMatmu
   float least = std::numeric_limits<float>::infinity();
   for (const auto& candidate : candidates) {
     if (!restore(hex_of(candidate.algo))) continue;  // later runs could not take it
-    const float ms = time_on_device([&](cudaStream_t stream) { multiply(operands, candidate, stream); });
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    const float ms = time_on_device([&](cudaStream_t stream) {
+      if (status == CUBLAS_STATUS_SUCCESS) status = try_to_multiply(operands, candidate, stream);
+    });
+    // The library may refuse what its own heuristic named. Others do as well.
+    if (status != CUBLAS_STATUS_SUCCESS) continue;
     if (fastest == nullptr || ms < least) fastest = &candidate, least = ms;
   }
   return fastest == nullptr ? std::nullopt : std::optional(hex_of(fastest->algo));

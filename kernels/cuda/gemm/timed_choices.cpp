@@ -73,6 +73,16 @@ bool write_choices(const std::string& path, const std::map<std::string, std::str
   return false;
 }
 
+/// Words of 16 bits: a sign and 0x3C00 to 0x3F7F, which are 0.008 to 1 as bf16, 1 to 1.9 as f16, and two of them 0.008
+/// to 1 as f32.
+std::vector<std::uint16_t> random_words() {
+  std::vector<std::uint16_t> words(kRandomWords);
+  std::minstd_rand random;
+  for (std::uint16_t& word : words)
+    word = static_cast<std::uint16_t>((random() >> 8 & 0x8000u) | (0x3C00u + random() % 0x380u));
+  return words;
+}
+
 }  // namespace
 
 TimedChoices* TimedChoices::of(const cudaDeviceProp& device) {
@@ -80,6 +90,7 @@ TimedChoices* TimedChoices::of(const cudaDeviceProp& device) {
   if (asked == "0") return nullptr;
   const std::string folder = environment::cache_folder();
   if (folder.empty() && asked != "1") return nullptr;
+  if (environment::value_of(environment::kShareGpu) == "1") return nullptr;  // times among other ranks' work
   static std::mutex mutex;
   static std::map<std::string, std::unique_ptr<TimedChoices>> all;  // by file, or by name where there is none
   const std::lock_guard lock(mutex);
@@ -166,14 +177,9 @@ void* Scratch::take(std::int64_t bytes) {
   std::byte* const begin = left_;
   left_ += size;
   bytes_ -= size;
-  // Words of 16 bits: a sign and 0x3C00 to 0x3F7F, which are 0.008 to 1 as bf16, 1 to 1.9 as f16, and two of them 0.008
-  // to 1 as f32.
+  static const std::vector<std::uint16_t> words = random_words();
   const auto whole = static_cast<std::size_t>(size);
-  std::vector<std::uint16_t> words(std::min(whole / 2, kRandomWords));
-  std::minstd_rand random;
-  for (std::uint16_t& word : words)
-    word = static_cast<std::uint16_t>((random() >> 8 & 0x8000u) | (0x3C00u + random() % 0x380u));
-  std::size_t filled = 2 * words.size();
+  std::size_t filled = std::min(whole, 2 * words.size());
   check(cudaMemcpy(begin, words.data(), filled, cudaMemcpyHostToDevice), "cudaMemcpy");
   for (std::size_t more = 0; filled < whole; filled += more) {
     more = std::min(filled, whole - filled);

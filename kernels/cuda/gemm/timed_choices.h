@@ -24,13 +24,13 @@ namespace trainer::kernels::cuda {
 
 class TimedChoices {
  public:
-  /// Kept in the file `path`, or for as long as this object lives where that is empty.
-  /// `keeps`: what cannot be written there is not chosen at all, so that no run, or rank, goes its own way.
+  /// Kept in the file `path`, or for as long as this object lives where that is empty. `keeps`: what cannot be written
+  /// there is not chosen at all, so that no run, or rank, goes its own way.
   explicit TimedChoices(std::string path, bool keeps = true) : path_(std::move(path)), keeps_(keeps) {}
 
   /// Those that a device of this kind uses, shared by this process's devices of that kind; null where nothing is
   /// chosen by time: TRAINER_CUDA_TUNE is 0, or it is unset and there is no folder to keep choices in, so that every
-  /// run would choose again.
+  /// run would choose again, or ranks share a GPU (TRAINER_SHARE_GPU).
   static TimedChoices* of(const cudaDeviceProp& device);
 
   /// The choice under `key`: the one that is known, if `accepts` takes it, or else what `measure` finds. Nothing, which

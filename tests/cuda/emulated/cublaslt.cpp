@@ -508,6 +508,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return CUBLAS_STATUS_INVALID_VALUE;
   if ((has_bias(how.epilogue) || has_sums(how.epilogue)) && how.bias == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
   if (has_aux(how.epilogue) && (how.aux == nullptr || !aligned_to(how.aux, 16))) return CUBLAS_STATUS_INVALID_VALUE;
+  if (static_cast<std::int64_t>(run.algorithm.parts) == emulated::settings().parts_fail)
+    return CUBLAS_STATUS_EXECUTION_FAILED;
   emulated::enqueue(
       stream,
       [run] {

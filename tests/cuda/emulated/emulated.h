@@ -22,6 +22,7 @@ struct Settings {
   const char* name = "NVIDIA H200";
   int work_us = 0;            ///< that each piece of work on a stream takes at least
   bool cudnn = false;         ///< whether devices that are opened have cuDNN
+  int parts_fail = 0;         ///< cuBLASLt's products whose sum is in so many parts, although its heuristic names them
   bool windows_fail = false;  ///< NCCL's, after it has accepted their registration
 };
 Settings& settings();
