@@ -134,7 +134,8 @@ std::vector<std::string> CommandLine::subcommands() const {
 
 namespace {
 
-/// What is wrong with the first word that `command` has no place for, and the nearest of its options.
+/// What is wrong with the words that `command` has no place for: an option that there is not, with the nearest of its
+/// own, or an argument too many.
 std::string unexpected_word(const CLI::App& command) {
   const std::vector<std::string> words = command.remaining();
   std::vector<std::string> options;
@@ -142,13 +143,13 @@ std::string unexpected_word(const CLI::App& command) {
     for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
   const std::vector<std::string_view> names(options.begin(), options.end());
   for (const std::string& word : words) {
-    if (!word.starts_with("-")) continue;
+    if (!word.starts_with("--")) continue;
     const std::string option = word.substr(0, word.find('='));
     const std::string meant = nearest(option, names);
     return fmt::format("there is no option \"{}\"{}", option,
                        meant.empty() ? "" : fmt::format("; did you mean \"{}\"?", meant));
   }
-  return fmt::format("it takes no further argument, such as \"{}\"", words.front());
+  return fmt::format("unexpected argument \"{}\"", words.front());
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ class Fusion {
   void add_before_norm(std::size_t first, std::size_t second) {
     const Node& add = graph_.nodes[first];
     Node& norm = graph_.nodes[second];
-    const bool fits = add.chunk == norm.chunk && is_plain_add(add) && is_norm(norm.op) &&
+    const bool fits = !taken_[first] && add.chunk == norm.chunk && is_plain_add(add) && is_norm(norm.op) &&
                       norm.inputs[0] == add.outputs[0] && norm.backward == add.backward;
     if (!fits || graph_.value(add.outputs[0]).shape().rank() < 2) return;
     norm.inputs[0] = add.inputs[0];
@@ -111,7 +111,6 @@ class Fusion {
 
   void add_after_batch_norm(std::size_t i) {
     const Node& add = graph_.nodes[i];
-    if (!is_plain_add(add) || crosses_[at(add.outputs[0])]) return;
     add_after(i, [&](const Node& node) {
       return is_batch_norm(node.op) && node.backward == add.backward && node.recomputed == add.recomputed;
     });

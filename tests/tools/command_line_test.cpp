@@ -50,7 +50,8 @@ TEST_CASE("a wrong command line exits 64 and leaves stdout empty") {
   CHECK(contains(in({"run", "job.yaml", "--jsno"}).err, "there is no option \"--jsno\"; did you mean \"--json\"?"));
   CHECK(contains(in({"calibrate", "--output=here.yaml"}).err,
                  "there is no option \"--output\"; did you mean \"--out\"?"));
-  CHECK(contains(in({"schema", "job", "graph"}).err, "it takes no further argument, such as \"graph\""));
+  CHECK(contains(in({"schema", "job", "graph"}).err, "unexpected argument \"graph\""));
+  CHECK(contains(in({"schema", "job", "-3"}).err, "unexpected argument \"-3\""));
 }
 
 TEST_CASE("a missing job file exits 74 and is named") {

@@ -77,29 +77,29 @@ Collective collective_of(const std::string& name, BufferId data, std::int64_t by
   return out;
 }
 
-// In a step each collective has buffers of its own, which kernels wrote long before: they come from memory. So turns
-// take buffers one after another, of this many bytes in all, or of as many as there are turns.
-constexpr std::int64_t kBytesInTurn = std::int64_t{256} << 20;
+// In a step each collective has buffers of its own, which kernels wrote long before, so that they come from memory.
+// Turns take buffers one after another: of this many bytes over all ranks, as far as there are as many turns.
+constexpr std::int64_t kBytesInTurn = std::int64_t{512} << 20;
 
-int buffers_in_turn(std::int64_t bytes, int turns) {
-  return static_cast<int>(std::clamp<std::int64_t>(kBytesInTurn / std::max<std::int64_t>(1, bytes), 1, turns));
+int buffers_in_turn(int ranks, std::int64_t bytes, int turns) {
+  return static_cast<int>(std::clamp<std::int64_t>(kBytesInTurn / (ranks * bytes), 1, turns));
 }
 
-// `turns` of a collective, each after a kernel that wrote a little of what it reads: without a hand-over the next would
-// begin at once.
+// `turns` of a collective, each between kernels that write a little of what it reads and of what it wrote: without a
+// hand-over the next would begin at once.
 Plan collectives(const std::string& name, int ranks, std::int64_t bytes, int turns) {
   Maker maker(ranks, false);
   Role& role = maker.role();
   const std::int64_t buffers_of_one = name == "all_to_all" ? 2 : 1;
-  const int buffers = buffers_in_turn(buffers_of_one * bytes, turns);
+  const int buffers = buffers_in_turn(ranks, buffers_of_one * bytes, turns);
   for (std::int64_t i = 0; i < buffers_of_one * buffers; ++i) Maker::buffer(role, bytes);
   const std::int32_t zero = Maker::signature(role, {Op::zero, {}, {{DType::f32, {kSmall / 4}}}});
   for (int turn = 0; turn < turns; ++turn) {
     const auto data = static_cast<BufferId>(turn % buffers * buffers_of_one);
+    const auto result = static_cast<BufferId>(data + buffers_of_one - 1);
     Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data, 0, kSmall}}}, {}, {}});
     Maker::add(role, Stream::communication, collective_of(name, data, bytes, ranks));
-    if (name == "all_to_all")
-      Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data + 1, 0, kSmall}}}, {}, {}});
+    Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{result, 0, kSmall}}}, {}, {}});
   }
   return maker.take();
 }
@@ -109,7 +109,7 @@ Plan sends(int ranks, std::int64_t bytes, int turns) {
   Maker maker(ranks, true);
   for (int stage = 0; stage < ranks; ++stage) {
     Role& role = maker.role(static_cast<std::size_t>(stage));
-    const int buffers = buffers_in_turn(2 * bytes, turns);
+    const int buffers = buffers_in_turn(ranks, 2 * bytes, turns);
     for (int i = 0; i < 2 * buffers; ++i) Maker::buffer(role, bytes);
     const std::int32_t zero = Maker::signature(role, {Op::zero, {}, {{DType::f32, {kSmall / 4}}}});
     for (int turn = 0; turn < turns; ++turn) {
@@ -125,6 +125,7 @@ Plan sends(int ranks, std::int64_t bytes, int turns) {
         send.sends.push_back({Axis::pipeline, 1, {{out, 0, bytes}}});
         Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{out, 0, kSmall}}}, {}, {}});
         Maker::add(role, Stream::communication, send);
+        Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{out, 0, kSmall}}}, {}, {}});
       }
     }
   }
