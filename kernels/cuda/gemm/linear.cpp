@@ -11,6 +11,7 @@
 #include "kernels/linear.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -102,9 +103,13 @@ Prepared make_linear(const Signature& s, const Context& context, bool has_choice
       [&]() -> std::optional<std::string> {
         K one(s, context, Fused::yes), two(s, context, Fused::no);
         if (!one.has_epilogue()) return apart;
-        const std::optional<float> epilogue = time_of(one, s, context), pass = time_of(two, s, context);
-        if (!epilogue || !pass) return std::nullopt;
-        return *epilogue <= *pass ? together : apart;
+        float epilogue = std::numeric_limits<float>::infinity(), pass = epilogue;
+        for (int turn = 0; turn < kTimedTurns; ++turn) {
+          const std::optional<float> first = time_of(one, s, context), second = time_of(two, s, context);
+          if (!first || !second) return std::nullopt;
+          epilogue = std::min(epilogue, *first), pass = std::min(pass, *second);
+        }
+        return epilogue <= pass ? together : apart;
       });
   if (!choice) return std::make_unique<K>(s, context, unmeasured);
   return std::make_unique<K>(s, context, *choice == together ? Fused::yes : Fused::no);

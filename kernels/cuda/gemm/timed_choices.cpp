@@ -189,7 +189,7 @@ void* Scratch::take(std::int64_t bytes) {
 }
 
 float time_on_device(const std::function<void(cudaStream_t)>& run) {
-  constexpr int kRuns = 4;
+  constexpr int kRuns = 3;
   const auto event = [] {
     cudaEvent_t created = nullptr;
     check(cudaEventCreate(&created), "cudaEventCreate");

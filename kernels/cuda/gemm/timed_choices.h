@@ -70,6 +70,8 @@ class Scratch {
   std::int64_t bytes_;
 };
 
+/// Several ways are timed in as many turns, and the least of each counts, so that no slow moment of the GPU decides.
+inline constexpr int kTimedTurns = 2;
 /// Milliseconds of what `run` puts on a stream, the least of some. Waits for the device.
 float time_on_device(const std::function<void(cudaStream_t)>& run);
 
