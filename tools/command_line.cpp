@@ -146,8 +146,11 @@ std::string unexpected_word(const CLI::App& command) {
     if (!word.starts_with("--")) continue;
     const std::string option = word.substr(0, word.find('='));
     const std::string meant = nearest(option, names);
+    const bool takes_overrides = command.get_option_no_throw("OVERRIDES") != nullptr;
     return fmt::format("there is no option \"{}\"{}", option,
-                       meant.empty() ? "" : fmt::format("; did you mean \"{}\"?", meant));
+                       !meant.empty()    ? fmt::format("; did you mean \"{}\"?", meant)
+                       : takes_overrides ? "; a value of the job is replaced by key.path=value, without dashes"
+                                         : "");
   }
   return fmt::format("unexpected argument \"{}\"", words.front());
 }

@@ -51,6 +51,10 @@ TEST_CASE("a wrong command line exits 64 and leaves stdout empty") {
   CHECK(contains(in({"calibrate", "--output=here.yaml"}).err,
                  "there is no option \"--output\"; did you mean \"--out\"?"));
   CHECK(contains(in({"schema", "job", "graph"}).err, "unexpected argument \"graph\""));
+  CHECK(contains(
+      in({"plan", "job.yaml", "--batch_size=32"}).err,
+      "there is no option \"--batch_size\"; a value of the job is replaced by key.path=value, without dashes"));
+  CHECK_FALSE(contains(in({"calibrate", "--batch_size=32"}).err, "key.path"));
   CHECK(contains(in({"schema", "job", "-3"}).err, "unexpected argument \"-3\""));
 }
 
