@@ -9,7 +9,6 @@
 // With `own` a rank normalises by the sums of its own samples, so that apply takes them as the parts of a sum that they
 // are. Sources: Ioffe and Szegedy, "Batch Normalization", 2015; PyTorch's BatchNorm and SyncBatchNorm.
 #include <algorithm>
-#include <optional>
 
 #include "engine/ops/common.h"
 
@@ -45,16 +44,14 @@ Placement sums_of_samples(const Node& node) {
   return flag(node, "own") ? Placement::partial() : Placement::replicate();
 }
 
-/// The operands before a residual, which lies as x does, if there is one.
-std::optional<Placing> without_residual(const Node& node, Placing in) {
-  if (!flag(node, "residual")) return in;
-  return in.back() == in[0] ? std::optional(in.first(in.size() - 1)) : std::nullopt;
+/// `Rule` for the operands before the residual, which lies as x does.
+template <auto Rule>
+Placed with_residual(const Graph& graph, const Node& node, Placing in) {
+  if (!flag(node, "residual")) return Rule(graph, node, in);
+  return in.back() == in[0] ? Rule(graph, node, in.first(in.size() - 1)) : Placed{};
 }
 
-Placed shard_batch_norm(const Graph& graph, const Node& node, Placing all_of) {
-  const std::optional<Placing> others = without_residual(node, all_of);
-  if (!others) return {};
-  const Placing in = *others;
+Placed shard_batch_norm(const Graph& graph, const Node& node, Placing in) {
   if ((in[0].is_shard(0) && replicate_from(in, 1)) || (in[0].is_shard(1) && by_channels(graph, node, in)))
     return all(node, in[0]);
   return {};
@@ -66,10 +63,7 @@ Placed shard_sums(const Graph&, const Node& node, Placing in) {
   return {};
 }
 
-Placed shard_apply(const Graph& graph, const Node& node, Placing all_of) {
-  const std::optional<Placing> others = without_residual(node, all_of);
-  if (!others) return {};
-  const Placing in = *others;
+Placed shard_apply(const Graph& graph, const Node& node, Placing in) {
   if (in[0].is_shard(0) && in[1] == sums_of_samples(node) && replicate_from(in, 2)) return all(node, in[0]);
   if (in[0].is_shard(1) && by_channels(graph, node, in)) return all(node, in[0]);
   return {};
@@ -151,7 +145,7 @@ auto count_of_rank(std::size_t x) {
 OpDef batch_norm() {
   OpDef def{.op = Op::batch_norm};
   def.infer = infer_batch_norm;
-  def.shard = shard_batch_norm;
+  def.shard = with_residual<shard_batch_norm>;
   return def;
 }
 
@@ -164,7 +158,7 @@ OpDef batch_norm_sums() {
 OpDef batch_norm_apply() {
   OpDef def{.op = Op::batch_norm_apply};
   def.gradient = gradient_apply;
-  def.shard = shard_apply;
+  def.shard = with_residual<shard_apply>;
   def.localize = count_of_rank(0);
   return def;
 }

@@ -81,7 +81,7 @@ void put(void* to, bool bf16, std::int64_t i, double value, bool accumulate) {
 struct BlockScales {
   float centre[kChannels] = {}, scale[kChannels] = {}, shift[kChannels] = {};
 
-  /// Null: a bias that nothing reads.
+  /// `bias`: null where nothing reads the shift.
   void set(std::int64_t at, Moments moments, const void* weight, const void* bias, bool bf16, std::int64_t channel) {
     centre[at] = static_cast<float>(moments.mean);
     scale[at] = static_cast<float>(static_cast<double>(element(weight, bf16, channel)) * moments.rstd);
