@@ -15,6 +15,7 @@
 #include <cstring>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "engine/core/check.h"
 #include "engine/core/environment.h"
@@ -22,6 +23,7 @@
 #include "engine/run/cuda_issue.h"
 #include "engine/run/cuda_memory.h"
 #include "engine/run/non_finite.h"
+#include "kernels/cuda/runtime/device_choices.h"
 #include "kernels/cuda/table.h"
 
 namespace trainer {
@@ -62,12 +64,10 @@ class CudaExecutor final : public Executor {
         issue_(role_, rank, streams_, fields_, on_host_.data(), of_gpus_) {
     CHECK(role_.disk_bytes == 0, "a GPU's plan keeps nothing on disk");
     std::memset(on_host_.data(), 0, static_cast<std::size_t>(role_.host_bytes));
-    // Ranks along the tensor axis compute some things alike, and have to get the same bits, on whatever machines they
-    // are.
-    const bool by_time = plan.mesh.size(Axis::tensor) == 1;
-    if (by_time) device_.begin_choices(memory_.at(0), memory_.bytes());
-    make_kernels(options.on_host);
-    if (by_time) device_.end_choices();
+    kernels::cuda::DeviceChoices& choices = device_.begin_choices(memory_.at(0), memory_.bytes());
+    make_kernels(choices, options.on_host);
+    if (of_gpus_ != nullptr) agree_on(choices, plan, options.on_host);
+    device_.end_choices();
     // States begin at zero.
     check(cudaMemsetAsync(memory_.at(0), 0, static_cast<std::size_t>(memory_.bytes()), host_stream_.get()),
           "cudaMemsetAsync");
@@ -177,10 +177,11 @@ class CudaExecutor final : public Executor {
  private:
   // ---- Preparation ----
 
-  // Of each signature where it is launched.
-  void make_kernels(const PrepareOnHost& on_host) {
+  // Of each signature where it is launched, unless it is there.
+  void make_kernels(const kernels::cuda::DeviceChoices& choices, const PrepareOnHost& on_host) {
     kernels_.resize(role_.signatures.size());
     host_kernels_.resize(role_.signatures.size());
+    asked_.resize(role_.signatures.size());
     for (const Program& program : role_.programs)
       for (const Issued& issued : program.instructions) {
         const auto* launch = std::get_if<Launch>(&issued.instruction);
@@ -188,12 +189,29 @@ class CudaExecutor final : public Executor {
         const auto at = static_cast<std::size_t>(launch->signature);
         const Signature& signature = role_.signatures[at];
         if (issued.stream != Stream::host) {
-          if (kernels_[at] == nullptr) kernels_[at] = kernels::cuda::prepare(signature, device_.context());
+          if (kernels_[at] != nullptr) continue;
+          asked_[at].first = choices.asked();
+          kernels_[at] = kernels::cuda::prepare(signature, device_.context());
+          asked_[at].second = choices.asked();
         } else if (host_kernels_[at] == nullptr) {
           CHECK(on_host != nullptr, "who loads a plan with kernels on the host can prepare them");
           host_kernels_[at] = on_host(signature);
         }
       }
+  }
+
+  // Ranks that compute the same thing have to get the same bits, on whatever machines they are. Ranks of a role have
+  // the same kernels, so its first rank speaks for it. The kernels that have to take another choice are made again.
+  void agree_on(kernels::cuda::DeviceChoices& choices, const Plan& plan, const PrepareOnHost& on_host) {
+    int first = 0;
+    while (&plan.role_of(first) != &role_) ++first;
+    ControlChannel& channel = communicator_.control();
+    std::string all;
+    for (const std::string& text : channel.to_first(rank_ == first ? choices.str() : "")) all += text;
+    choices.agree(channel.from_first(all));
+    for (std::size_t i = 0; i < kernels_.size(); ++i)
+      if (choices.changed(asked_[i].first, asked_[i].second)) kernels_[i].reset();
+    make_kernels(choices, on_host);
   }
 
   void prepare(CudaProgram& result, const Plan& plan, const Program& program, const StreamSchedule& schedule) {
@@ -390,6 +408,7 @@ class CudaExecutor final : public Executor {
   PinnedFields fields_;
   PinnedMemory on_host_;                                                  // what the plan keeps there
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_, host_kernels_;  // of the role's signatures
+  std::vector<std::pair<std::size_t, std::size_t>> asked_;  // of each kernel: the choices that it took, [begin, end)
   std::vector<CudaProgram> programs_;
   CudaIssue issue_;
   EventHandle started_;  // of times

@@ -15,7 +15,8 @@ struct cudnnContext;
 
 namespace trainer::kernels::cuda {
 
-class TimedChoices;  // gemm/timed_choices.h
+class DeviceChoices;  // runtime/device_choices.h
+class TimedChoices;   // runtime/timed_choices.h
 
 /// What a kernel was given and cannot take: an id outside of its table, a target outside of the classes. A kernel that
 /// meets one writes it here (of several in a program, one of them) and gives NaN for what it would have read, so that
@@ -36,8 +37,8 @@ struct Context {
   std::size_t shared_bytes = 0;  ///< that a block may have
   Fault* fault = nullptr;
   cublasLtContext* products = nullptr;
-  /// Null: nothing is chosen by time. Candidates run in `scratch`, device memory that nothing else uses meanwhile.
-  TimedChoices* choices = nullptr;
+  /// Null: nothing is chosen. Candidates run in `scratch`, device memory that nothing else uses meanwhile.
+  DeviceChoices* choices = nullptr;
   std::byte* scratch = nullptr;
   std::int64_t scratch_bytes = 0;
   cudnnContext* cudnn = nullptr;  ///< null: this build has no cuDNN, or TRAINER_CUDNN is 0
@@ -55,9 +56,10 @@ class Device {
 
   const Context& context() const { return context_; }
   const std::string& name() const { return name_; }
-  /// Until end_choices, kernels that are prepared are chosen by time, as the environment says (gemm/timed_choices.h),
-  /// in memory of the device that nothing else uses. Random numbers stay behind there.
-  void begin_choices(std::byte* memory, std::int64_t bytes);
+  /// Until end_choices, kernels that are prepared are chosen by time, as the environment says
+  /// (runtime/timed_choices.h), in memory of the device that nothing else uses, or as ranks agree meanwhile on what is
+  /// returned. Random numbers stay behind in the memory.
+  DeviceChoices& begin_choices(std::byte* memory, std::int64_t bytes);
   void end_choices();
   /// What preparing kernels had to say since the last call.
   std::vector<std::string> take_notes();
@@ -69,6 +71,8 @@ class Device {
   Context context_;
   std::string name_;
   std::vector<std::string> notes_;
+  std::unique_ptr<DeviceChoices> choices_;
+  TimedChoices* timed_ = nullptr;  // that they come from
 };
 
 /// A kernel for `signature`, or Bug where no kernel takes these dtypes. `context` outlives it. Preparing may allocate a

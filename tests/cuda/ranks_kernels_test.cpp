@@ -3,28 +3,62 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include "tests/cuda/emulated_jobs.h"
+#include "tests/temporary.h"
 
 using namespace trainer;
 using tests::Trained;
 
-TEST_CASE("two ranks with the GPU's own kernels give the CPU's losses within 2e-4") {
-  const tests::TinyJobs jobs;
-  const tests::Overrides same{"checkpoint.resume=none", "train.clip_norm=1.0", "train.batch.micro=2", "train.steps=6"};
-  tests::Overrides alone = same;
-  alone.push_back("strategy=ddp");
+namespace {
+
+const tests::Overrides kSame{"checkpoint.resume=none", "train.clip_norm=1.0", "train.batch.micro=2", "train.steps=6"};
+
+tests::Overrides with(const std::string& change) {
+  tests::Overrides all = kSame;
+  all.push_back(change);
+  return all;
+}
+
+/// Of one rank.
+Trained on_cpu(const tests::TinyJobs& jobs) {
   TrainOptions options;
   options.threads = 1;
-  const Trained cpu = tests::run(jobs.load("gpt2", "cpu", alone), {}, options);
+  return tests::run(jobs.load("gpt2", "cpu", with("strategy=ddp")), {}, options);
+}
+
+void check_losses(const Trained& gpu, const Trained& cpu) {
+  REQUIRE(gpu.loss.size() == cpu.loss.size());
+  for (std::size_t step = 0; step < cpu.loss.size(); ++step)
+    CHECK(std::fabs(gpu.loss[step] - cpu.loss[step]) <= 2e-4 * cpu.loss[step]);
+}
+
+}  // namespace
+
+TEST_CASE("two ranks with the GPU's own kernels give the CPU's losses within 2e-4") {
+  const tests::TinyJobs jobs;
+  const Trained cpu = on_cpu(jobs);
   for (const char* strategy : {"ddp", "fsdp", "tensor", "pipeline"}) {
     CAPTURE(strategy);
-    tests::Overrides over = same;
-    over.push_back("strategy=" + std::string(strategy));
-    const Trained gpu = run(tests::gpu_job(jobs, "gpt2", "gpu", over, 2), 2);
-    REQUIRE(gpu.loss.size() == cpu.loss.size());
-    for (std::size_t step = 0; step < cpu.loss.size(); ++step)
-      CHECK(std::fabs(gpu.loss[step] - cpu.loss[step]) <= 2e-4 * cpu.loss[step]);
+    check_losses(run(tests::gpu_job(jobs, "gpt2", "gpu", with("strategy=" + std::string(strategy)), 2), 2), cpu);
+  }
+}
+
+TEST_CASE("products of ranks are chosen by time, under tensor parallelism too, and replicas keep the same bits") {
+  const tests::TinyJobs jobs;
+  const Trained cpu = on_cpu(jobs);
+  for (const char* strategy : {"tensor", "pipeline"}) {
+    CAPTURE(strategy);
+    const tests::TemporaryFolder cache;
+    REQUIRE(setenv("TRAINER_CUDA_TUNE", "1", 1) == 0);
+    REQUIRE(setenv("TRAINER_CACHE", cache.path().c_str(), 1) == 0);
+    const Trained gpu = run(tests::gpu_job(jobs, "gpt2", "gpu", with("strategy=" + std::string(strategy)), 2), 2);
+    REQUIRE(setenv("TRAINER_CUDA_TUNE", "0", 1) == 0);
+    REQUIRE(unsetenv("TRAINER_CACHE") == 0);
+    check_losses(gpu, cpu);
+    CHECK(std::filesystem::exists(cache.path("products")));
   }
 }

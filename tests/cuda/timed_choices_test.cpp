@@ -1,5 +1,5 @@
-// Choices by time: what is kept of them, by whom, and that products take them.
-#include "kernels/cuda/gemm/timed_choices.h"
+// Choices by time: what is kept of them, by whom, what ranks agree on, and that products take them.
+#include "kernels/cuda/runtime/timed_choices.h"
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -15,6 +15,7 @@
 
 #include "engine/core/file.h"
 #include "kernels/cuda/gemm/products.h"
+#include "kernels/cuda/runtime/device_choices.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/emulated/emulated.h"
 #include "tests/temporary.h"
@@ -67,7 +68,8 @@ struct Asked {
   std::optional<std::string> got;
   bool measured = false;
 };
-Asked ask(TimedChoices& choices, const std::string& key, const std::optional<std::string>& finds,
+template <typename Choices>
+Asked ask(Choices& choices, const std::string& key, const std::optional<std::string>& finds,
           const std::string& refused = "") {
   Asked asked;
   asked.got = choices.choose(
@@ -77,6 +79,17 @@ Asked ask(TimedChoices& choices, const std::string& key, const std::optional<std
         return finds;
       });
   return asked;
+}
+
+/// What a rank takes for a product of which `way` is measured to be the fastest one, and a product inside of that way.
+void prepare(DeviceChoices& choices, const std::string& way) {
+  const auto all = [](const std::string&) { return true; };
+  choices.choose("a product", all, [&] {
+    for (const char* one : {"one way", "another way"})
+      choices.choose("a product inside of " + std::string(one), all, [&] { return "as measured for " + way; });
+    return way;
+  });
+  choices.choose("a product inside of " + way, all, [&] { return "as measured for " + way; });
 }
 
 /// The one file of choices in a folder, beside its lock.
@@ -187,6 +200,89 @@ TEST_CASE("choices are made where a cache can keep them, or where they are asked
   }
   ask(*kept, "a product", "one way");
   CHECK(choices_file(folder.path("cache/products")).filename().string().find("Some-GPU-80GB-x-132-cublaslt-") == 0);
+}
+
+TEST_CASE("ranks that took different choices agree on those of the first, also where nothing was timed") {
+  TimedChoices here(""), there("");
+  DeviceChoices first("some GPU", &here), second("some GPU", &there), untimed("some GPU", nullptr);
+  prepare(first, "one way");
+  prepare(second, "another way");
+  prepare(untimed, "no way");
+  CHECK(first.str() != second.str());
+  CHECK(untimed.str().empty());
+  const std::string all = first.str() + second.str() + untimed.str();
+  for (DeviceChoices* const rank : {&first, &second, &untimed}) {
+    const std::size_t asked = rank->asked();
+    CHECK_FALSE(rank->changed(0, asked));
+    rank->agree(all);
+    CHECK(rank->changed(0, asked) == (rank != &first));
+    prepare(*rank, "a third way");
+    CHECK(ask(*rank, "a product", "a third way").got == "one way");
+    CHECK(ask(*rank, "a product inside of one way", "a third way").got == "as measured for one way");
+    CHECK(ask(*rank, "a product that no rank had", "a third way").got == std::nullopt);
+    CHECK(ask(*rank, "a product", "a third way", "one way").got == std::nullopt);
+    CHECK_FALSE(ask(*rank, "a product", "a third way").measured);
+  }
+}
+
+TEST_CASE("choices count for one kind of GPU") {
+  TimedChoices here(""), there("");
+  DeviceChoices first("some GPU", &here), other("another GPU", &there);
+  prepare(first, "one way");
+  prepare(other, "another way");
+  const std::size_t asked = other.asked();
+  const std::string all = first.str() + other.str();
+  other.agree(all);
+  CHECK_FALSE(other.changed(0, asked));
+  CHECK(ask(other, "a product", "no way").got == "another way");
+  DeviceChoices third("a third GPU", &here);
+  prepare(third, "one way");
+  third.agree(all);
+  CHECK(third.changed(0, third.asked()));
+  CHECK(ask(third, "a product", "no way").got == std::nullopt);
+}
+
+TEST_CASE("products of ranks with different caches take the same algorithm once they agree") {
+  const tests::TemporaryFolder one, other;
+  const Set tune("TRAINER_CUDA_TUNE", "1");
+  const DeviceMemory memory(std::int64_t{4} << 20);
+  Device first(0), second(0);
+  const auto prepared = [&](Device& device, const tests::TemporaryFolder& cache) -> DeviceChoices& {
+    const Set at("TRAINER_CACHE", cache.path());
+    DeviceChoices& choices = device.begin_choices(memory.get(), memory.bytes);
+    REQUIRE(Product::make(some_product(), device.context()));
+    return choices;
+  };
+  DeviceChoices& mine = prepared(first, one);
+  // The other machine kept another of the algorithms that the library takes.
+  const std::filesystem::path file = choices_file(one.path("products"));
+  const std::string text = read_text(file, 1 << 20), key = text.substr(0, text.find('\t'));
+  std::filesystem::create_directories(other.path("products"));
+  std::string another;
+  for (const int parts : {1, 2, 3}) {
+    const tests::TemporaryFolder third;
+    emulated::settings().parts_fail = parts;
+    Device device(0);
+    prepared(device, third);
+    device.end_choices();
+    emulated::settings().parts_fail = 0;
+    const std::string kept = read_text(choices_file(third.path("products")), 1 << 20);
+    if (kept != text) another = kept;
+  }
+  REQUIRE(another.substr(0, another.find('\t')) == key);
+  std::ofstream(other.path("products") + "/" + file.filename().string()) << another;
+  DeviceChoices& theirs = prepared(second, other);
+  CHECK(theirs.str() != mine.str());
+  const std::string all = mine.str() + theirs.str();
+  theirs.agree(all);
+  CHECK(theirs.changed(0, 1));
+  const std::size_t asked = theirs.asked();
+  REQUIRE(Product::make(some_product(), second.context()));
+  CHECK(theirs.asked() == asked + 1);
+  CHECK_FALSE(theirs.changed(asked, asked + 1));
+  first.end_choices();
+  second.end_choices();
+  CHECK(read_text(choices_file(other.path("products")), 1 << 20) == another);
 }
 
 TEST_CASE("scratch memory is random numbers, and ends where it ends") {

@@ -26,8 +26,9 @@
 #include "kernels/cuda/gemm/linear_parts.h"
 #include "kernels/cuda/gemm/linear_product.h"
 #include "kernels/cuda/gemm/products.h"
-#include "kernels/cuda/gemm/timed_choices.h"
+#include "kernels/cuda/runtime/device_choices.h"
 #include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/timed_choices.h"
 #include "kernels/cuda/target.h"
 
 namespace trainer::kernels::cuda {

@@ -14,9 +14,10 @@
 
 #include "engine/core/check.h"
 #include "engine/core/error.h"
-#include "kernels/cuda/gemm/timed_choices.h"
+#include "kernels/cuda/runtime/device_choices.h"
 #include "kernels/cuda/runtime/libraries.h"
 #include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/timed_choices.h"
 
 namespace trainer::kernels::cuda {
 namespace {

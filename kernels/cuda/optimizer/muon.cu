@@ -137,10 +137,7 @@ struct Products {
     const auto make = [&](ProductSpec spec) {
       spec.operands = DType::bf16;
       spec.workspace_bytes = bytes;
-      // Replicas orthogonalize the same matrices, and have to get the same bits: nothing is chosen by time.
-      Context first = context;
-      first.choices = nullptr;
-      std::unique_ptr<Product> product = Product::make(spec, first);
+      std::unique_ptr<Product> product = Product::make(spec, context);
       if (!product) throw IoError("cuBLASLt: no algorithm for a " + spec.str() + " in " + describe(s));
       return product;
     };

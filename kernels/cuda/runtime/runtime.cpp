@@ -9,8 +9,9 @@
 
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
-#include "kernels/cuda/gemm/timed_choices.h"
+#include "kernels/cuda/runtime/device_choices.h"
 #include "kernels/cuda/runtime/libraries.h"
+#include "kernels/cuda/runtime/timed_choices.h"
 #include "kernels/documents.h"
 
 namespace trainer::kernels::cuda {
@@ -71,18 +72,21 @@ Device::~Device() {
   cudaFreeHost(context_.fault);
 }
 
-void Device::begin_choices(std::byte* memory, std::int64_t bytes) {
+DeviceChoices& Device::begin_choices(std::byte* memory, std::int64_t bytes) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, context_.device), "cudaGetDeviceProperties");
-  context_.choices = TimedChoices::of(properties);
+  timed_ = TimedChoices::of(properties);
+  choices_ = std::make_unique<DeviceChoices>(kind_of(properties), timed_);
+  context_.choices = choices_.get();
   context_.scratch = memory;
   context_.scratch_bytes = bytes;
+  return *choices_;
 }
 
 void Device::end_choices() {
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // nothing fills the memory any more
-  if (context_.choices != nullptr)
-    if (std::optional<std::string> note = context_.choices->take_note()) notes_.push_back(std::move(*note));
+  if (timed_ != nullptr)
+    if (std::optional<std::string> note = timed_->take_note()) notes_.push_back(std::move(*note));
   context_.choices = nullptr;
   context_.scratch = nullptr;
   context_.scratch_bytes = 0;

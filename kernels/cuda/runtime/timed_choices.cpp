@@ -1,5 +1,5 @@
 // Choices by time: the file, and how something is timed.
-#include "kernels/cuda/gemm/timed_choices.h"
+#include "kernels/cuda/runtime/timed_choices.h"
 
 #include <cublasLt.h>
 #include <fcntl.h>
@@ -33,35 +33,18 @@ namespace fs = std::filesystem;
 constexpr std::size_t kRandomWords = std::size_t{1} << 19;  // that fill scratch memory, again and again
 constexpr std::int64_t kLongestFile = std::int64_t{16} << 20;
 
-std::string file_for(const std::string& folder, const cudaDeviceProp& device) {
-  std::string name = device.name;
-  for (char& c : name)
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '-';
-  return folder + "/products/" + name + "-" + std::to_string(device.multiProcessorCount) + "-cublaslt-" +
-         std::to_string(cublasLtGetVersion()) + ".txt";
-}
-
-/// Lines that are none of ours are passed over.
+/// None where the file is not there or cannot be read.
 std::map<std::string, std::string> choices_in(const std::string& path) {
-  std::map<std::string, std::string> choices;
-  std::string text;
   try {
-    if (exists(path)) text = read_text(path, kLongestFile);
+    if (exists(path)) return choices_of(read_text(path, kLongestFile));
   } catch (const std::exception&) {
-    return choices;
   }
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size()), tab = text.find('\t', at);
-    if (tab < end) choices.emplace(text.substr(at, tab - at), text.substr(tab + 1, end - tab - 1));
-    at = end + 1;
-  }
-  return choices;
+  return {};
 }
 
 /// Replaces the file as a whole. False where the system refuses.
 bool write_choices(const std::string& path, const std::map<std::string, std::string>& choices) {
-  std::string text;
-  for (const auto& [key, choice] : choices) text.append(key).append("\t").append(choice).append("\n");
+  const std::string text = text_of(choices);
   const std::string unfinished = path + "." + std::to_string(::getpid());
   try {
     const Descriptor file = create_file(unfinished);
@@ -85,6 +68,31 @@ std::vector<std::uint16_t> random_words() {
 
 }  // namespace
 
+std::string kind_of(const cudaDeviceProp& device) {
+  std::string name = device.name;
+  for (char& c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '-';
+  return name + "-" + std::to_string(device.multiProcessorCount) + "-cublaslt-" + std::to_string(cublasLtGetVersion());
+}
+
+std::string text_of(const std::map<std::string, std::string>& choices) {
+  std::string text;
+  for (const auto& [key, choice] : choices) text.append(key).append("\t").append(choice).append("\n");
+  return text;
+}
+
+std::map<std::string, std::string> choices_of(const std::string& text) {
+  std::map<std::string, std::string> choices;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    if (const std::size_t tab = line.rfind('\t'); tab != std::string::npos)
+      choices.emplace(line.substr(0, tab), line.substr(tab + 1));
+    at = end + 1;
+  }
+  return choices;
+}
+
 TimedChoices* TimedChoices::of(const cudaDeviceProp& device) {
   const std::optional<std::string> asked = environment::value_of(environment::kCudaTune);
   if (asked == "0") return nullptr;
@@ -94,8 +102,8 @@ TimedChoices* TimedChoices::of(const cudaDeviceProp& device) {
   static std::mutex mutex;
   static std::map<std::string, std::unique_ptr<TimedChoices>> all;  // by file, or by name where there is none
   const std::lock_guard lock(mutex);
-  const std::string path = folder.empty() ? "" : file_for(folder, device);
-  std::unique_ptr<TimedChoices>& one = all[path.empty() ? device.name : path];
+  const std::string path = folder.empty() ? "" : folder + "/products/" + kind_of(device) + ".txt";
+  std::unique_ptr<TimedChoices>& one = all[path.empty() ? kind_of(device) : path];
   if (one == nullptr) one = std::make_unique<TimedChoices>(path, asked != "1");
   return one.get();
 }

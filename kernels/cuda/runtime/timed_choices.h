@@ -5,8 +5,9 @@
 // A choice is a line of text under a key that names what was chosen for. They are kept in one file for each kind of
 // GPU and each version of cuBLASLt, <cache>/products/<GPU>-<units>-cublaslt-<version>.txt, of lines "key<tab>choice".
 // Processes of a machine that measure at once agree: the first to write a choice decides for all. Machines that share
-// no cache folder choose for themselves. Where the file cannot be written nothing is chosen; a file that cannot be
-// read, or a line that is not accepted, costs the time of measuring again.
+// no cache folder choose for themselves, and the ranks of a job agree afterwards (device_choices.h). Where the file
+// cannot be written nothing is chosen; a file that cannot be read, or a line that is not accepted, costs the time of
+// measuring again.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -56,6 +57,14 @@ class TimedChoices {
   int depth_ = 0, measured_ = 0;
   double seconds_ = 0;
 };
+
+/// What the choices of a device count for: its name and its number of multiprocessors, and the version of cuBLASLt.
+std::string kind_of(const cudaDeviceProp& device);
+
+/// Choices as text and back: lines "key<tab>choice", of which the first one of a key counts, and others than such lines
+/// are passed over.
+std::string text_of(const std::map<std::string, std::string>& choices);
+std::map<std::string, std::string> choices_of(const std::string& text);
 
 /// Device memory for measuring, from Context::scratch: random numbers of size 2 at most in bf16, f16 and f32, any codes
 /// in fp8. (Of zeros, products take less power and time.)
