@@ -105,13 +105,14 @@ class CudaExecutor final : public Executor {
   }
 
   void finish() override {
-    const CudaProgram& program = *running_.load();
+    CudaProgram& program = *running_.load();
     guarded([&] {
       wait_for_end(program);
+      program.took = Clock::now() - begun_;
       device_.throw_fault();
       fields_.give(program.fields.written);
     });
-    if (recording_) read_times(const_cast<CudaProgram&>(program));
+    if (recording_) read_times(program);
     running_.store(nullptr);
   }
 
@@ -242,6 +243,7 @@ class CudaExecutor final : public Executor {
     fields_.take(program.fields.read);
     captured_.store(false, std::memory_order_relaxed);
     passed_.store(0, std::memory_order_relaxed);
+    begun_ = Clock::now();
     running_.store(&program);
     return program;
   }
@@ -269,15 +271,16 @@ class CudaExecutor final : public Executor {
           "cudaMemsetAsync");
   }
 
-  // Sleeps between looks, but not at first: small programs take microseconds.
+  // Sleeps between looks, but not at first, since small programs take microseconds, nor when the program is about to
+  // end as it did the last time, since the system may let a thread sleep longer than it asked for.
   void wait_for_end(const CudaProgram& program) {
     if (program.empty()) return;
     constexpr std::chrono::microseconds kSpin{200}, kNap{20}, kCheck{2000};
-    const Clock::time_point since = Clock::now();
+    const Clock::time_point since = Clock::now(), expected = begun_ + program.took;
     Clock::time_point checked = since;
     while (!ended(program)) {
       const Clock::time_point now = Clock::now();
-      if (now - since > kSpin) std::this_thread::sleep_for(kNap);
+      if (now > since + kSpin && (now < expected - kSpin || now > expected + kSpin)) std::this_thread::sleep_for(kNap);
       if (now - checked < kCheck) continue;
       checked = now;
       look_where(program);
@@ -411,14 +414,15 @@ class CudaExecutor final : public Executor {
   std::vector<std::pair<std::size_t, std::size_t>> asked_;  // of each kernel: the choices that it took, [begin, end)
   std::vector<CudaProgram> programs_;
   CudaIssue issue_;
-  EventHandle started_;  // of times
+  EventHandle started_;      // of times
+  Clock::time_point begun_;  // of the program that runs
   bool recording_ = false;
   bool failed_ = false;
   const bool graphs_ = environment::value_of(environment::kCudaGraph).value_or("1") != "0";
   const bool poison_ = poison_scratch();
 
   // What doing() tells of.
-  std::atomic<const CudaProgram*> running_{nullptr};
+  std::atomic<CudaProgram*> running_{nullptr};
   std::atomic<bool> captured_{false};
   static constexpr std::int32_t kNotRecorded =
       -1;  // the events are of an earlier run, of a capture perhaps, when they may not be asked

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -47,6 +48,7 @@ struct CudaProgram {
   PinnedFields::Parts fields;
   ExecutableGraph graph;  ///< null: not captured yet
   std::int64_t runs = 0;
+  std::chrono::nanoseconds took{0};       ///< by its last run, from its start to its end
   std::int64_t bytes_sent = 0;            ///< by one run of the graph
   std::vector<EventHandle> begins, ends;  ///< by the number of the place; made when times are recorded
   std::vector<Span> times;                ///< the same

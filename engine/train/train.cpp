@@ -240,10 +240,8 @@ class RankLoop {
   std::string advance(data::Loader& loader) {
     if (std::string trouble = one_step(loader, step_); !trouble.empty()) return trouble;
     ++step_;
-    if (saver_) saver_->commit_if_written();
+    if (!executor_->runs_beside_host()) between_steps();
     average_what_is_due();
-    const bool asked = run_.options.stop != nullptr && run_.options.stop->load();
-    stopped_ = channel_.any(asked || (leads_ && !run_.log_failure.empty()));
     if (evaluation_ && step_ % job_.eval->every == 0)  // at an average: the job's rules see to it
       if (std::string trouble = evaluate(); !trouble.empty()) return trouble;
     return job_.checkpoint.dir && (step_ % job_.checkpoint.every == 0 || is_best()) ? save() : "";
@@ -274,7 +272,7 @@ class RankLoop {
         averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_;
     if (program == step_program_) step_start_ = Clock::now();
     executor_->start(program);
-    tell_of_step();
+    if (executor_->runs_beside_host()) between_steps();
     executor_->finish();
     bytes_sent_ += communicator_.bytes_sent() - sent;
     const float loss_scale = std::exchange(loss_scale_, metrics_.loss_scale);  // the step leaves that of the next one
@@ -308,7 +306,6 @@ class RankLoop {
     record.samples = next_batch_ * run_.compiled.batch.global;
     record.epoch = static_cast<double>(record.samples) / static_cast<double>(run_.data.train->num_samples());
     record.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    record.memory_bytes = std::max(executor_->allocated_bytes(), executor_->counted_bytes());
     if (run_.options.peak_flops > 0)
       record.mfu = run_.compiled.model_flops_per_step / (ms * 1e-3 * run_.options.peak_flops);
     if (job_.precision.loss_scale.mode != LossScale::Mode::none) record.loss_scale = loss_scale;
@@ -319,14 +316,22 @@ class RankLoop {
     record.skipped = outcome != Outcome::updated;
     record.lowers_scale = outcome == Outcome::overflowed;
     record.figures = figures_of(run_.compiled.figures, figures_);
-    if (!executor_->runs_beside_host()) tell_of_step();
   }
 
-  // Monitors hear of a step when it has ended, or, where the device works beside the host, while it works on the next.
+  // What the ranks tell each other and the user after a step: at once, or, where a device works beside the host, while
+  // it works on the next one, so that it waits for nobody's answer. There a stop counts one step later.
+  void between_steps() {
+    tell_of_step();
+    if (saver_) saver_->commit_if_written();
+    const bool asked = run_.options.stop != nullptr && run_.options.stop->load();
+    stopped_ = channel_.any(asked || (leads_ && !run_.log_failure.empty()));
+  }
+
   void tell_of_step() {
     if (!untold_) return;
-    const StepRecord record = *untold_;
+    StepRecord record = *untold_;
     untold_.reset();
+    record.memory_bytes = std::max(executor_->allocated_bytes(), executor_->counted_bytes());
     run_.tell([&](Monitor& monitor) { monitor.step(record); });
   }
 

@@ -2,7 +2,9 @@
 // kernels: under every strategy the training of one rank, in whatever order streams and ranks go on.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -125,6 +127,27 @@ TEST_CASE("GPUs that train apart come together in parts, whole and in 8 bits, as
     const Trained again = run(job, 5);
     CHECK(again.loss == first.loss);
     CHECK(tests::tensors_of(again.report.checkpoint) == tests::tensors_of(first.report.checkpoint));
+  }
+}
+
+// The ranks tell each other of the stop while their GPUs work on the step.
+TEST_CASE("ranks of GPUs that are to stop end after the same step, and the step is saved") {
+  std::atomic<bool> stop = true;
+  for (const std::string behind : {"false", "true"}) {
+    CAPTURE(behind);
+    const tests::Overrides overrides{"checkpoint.resume=none", "strategy=fsdp", "checkpoint.every=2",
+                                     "checkpoint.behind=" + behind};
+    const tests::GpuJob job = tests::gpu_job(jobs(), "gpt2", "stopped", overrides, 2);
+    TrainOptions options;
+    options.stop = &stop;
+    const Trained stopped = run(job, 0, options);
+    CHECK(stopped.report.stopped_by_signal);
+    CHECK(stopped.report.steps == 1);
+    const Trained whole = run(tests::gpu_job(jobs(), "gpt2", "whole", overrides, 2));
+    CHECK_FALSE(whole.report.stopped_by_signal);
+    REQUIRE_FALSE(stopped.loss.empty());
+    CHECK(stopped.loss == std::vector(whole.loss.begin(), whole.loss.begin() + 1));
+    CHECK(std::filesystem::exists(stopped.report.checkpoint));
   }
 }
 
