@@ -11,7 +11,8 @@ namespace {
 template <int D>
 struct Sizes {
   static constexpr int kRows = kAttentionWarps * 16;  ///< that a block makes gradients of: keys, or queries
-  static constexpr int kColumns = D <= 64 ? 64 : D <= 128 ? 32 : 16;  ///< of a tile that it goes over
+  /// Of a tile that it goes over. Few, so that of heads of up to 64 three blocks fit a multiprocessor by their registers.
+  static constexpr int kColumns = D <= 128 ? 32 : 16;
   static constexpr int kStages = D <= 128 ? 2 : 1;                    ///< tiles on their way
   static constexpr int kTileBytes = (2 * kRows + 2 * kStages * kColumns) * kTileStride<D> * 2;
   static constexpr int kStatisticsBytes = 2 * kStages * kColumns * 4;
