@@ -12,6 +12,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/core/file.h"
 #include "kernels/cuda/gemm/products.h"
@@ -128,6 +129,8 @@ TEST_CASE("a choice is measured once, and another process finds it") {
   CHECK_FALSE(second.take_note().has_value());
   const std::string note = first.take_note().value();
   CHECK(note.find("2 choices for matrix products were timed") == 0);
+  CHECK(note.find("; 3 choices for matrix products could not be timed") !=
+        std::string::npos);  // nor was what is refused
   CHECK(note.find(path) != std::string::npos);
   CHECK_FALSE(first.take_note().has_value());
 }
@@ -318,7 +321,9 @@ TEST_CASE("products take the kept algorithm, and measure again where the library
   };
   // Without room nothing is chosen by time, or kept.
   make(1024);
-  CHECK(device.take_notes().empty());
+  const std::vector<std::string> notes = device.take_notes();
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].find("1 choices for matrix products could not be timed (the plan's memory has no room") == 0);
   CHECK_FALSE(std::filesystem::exists(folder.path("cache/products")));
   const std::int64_t workspace = make(memory.bytes);
   CHECK(device.take_notes().size() == 1);

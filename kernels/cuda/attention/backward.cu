@@ -11,9 +11,10 @@ namespace {
 template <int D>
 struct Sizes {
   static constexpr int kRows = kAttentionWarps * 16;  ///< that a block makes gradients of: keys, or queries
-  /// Of a tile that it goes over. Few, so that of heads of up to 64 three blocks fit a multiprocessor by their registers.
+  /// Of a tile that it goes over. Few, so that of heads of up to 64 three blocks fit a multiprocessor by their
+  /// registers.
   static constexpr int kColumns = D <= 128 ? 32 : 16;
-  static constexpr int kStages = D <= 128 ? 2 : 1;                    ///< tiles on their way
+  static constexpr int kStages = D <= 128 ? 2 : 1;  ///< tiles on their way
   static constexpr int kTileBytes = (2 * kRows + 2 * kStages * kColumns) * kTileStride<D> * 2;
   static constexpr int kStatisticsBytes = 2 * kStages * kColumns * 4;
   static constexpr int kBytes = (kTileBytes > kStagingBytes<D> ? kTileBytes : kStagingBytes<D>)+kStatisticsBytes;

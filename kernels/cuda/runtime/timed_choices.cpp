@@ -131,7 +131,10 @@ std::optional<std::string> TimedChoices::choose(const std::string& key,
     throw;
   }
   if (--depth_ == 0) seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (!found || !accepts(*found)) return std::nullopt;
+  if (!found || !accepts(*found)) {
+    if (depth_ == 0) ++unmeasured_;
+    return std::nullopt;
+  }
   found = publish(key, *found, accepts);
   if (!found) return found;
   ++measured_;
@@ -168,15 +171,25 @@ std::optional<std::string> TimedChoices::take_note() {
     return path_ +
            " cannot be written: matrix products take the library's first algorithms, since what was timed could "
            "not be kept";
-  if (measured_ == 0) return std::nullopt;
-  char text[160];
-  std::snprintf(text, sizeof text,
-                "%d choices for matrix products were timed in %.1f s to find the fastest way of each, ", measured_,
-                seconds_);
-  measured_ = 0;
-  seconds_ = 0;
-  if (path_.empty()) return text + std::string("for this run: there is no folder for a cache (TRAINER_CACHE)");
-  return text + (unwritable_ ? "for this run: " + path_ + " cannot be written" : "which is kept in " + path_);
+  const int measured = std::exchange(measured_, 0), unmeasured = std::exchange(unmeasured_, 0);
+  const double seconds = std::exchange(seconds_, 0);
+  if (measured == 0 && unmeasured == 0) return std::nullopt;
+  std::string note;
+  if (measured > 0) {
+    char text[160];
+    std::snprintf(text, sizeof text,
+                  "%d choices for matrix products were timed in %.1f s to find the fastest way of each, ", measured,
+                  seconds);
+    note = text;
+    note += path_.empty() ? "for this run: there is no folder for a cache (TRAINER_CACHE)"
+            : unwritable_ ? "for this run: " + path_ + " cannot be written"
+                          : "which is kept in " + path_;
+  }
+  if (unmeasured > 0)
+    note += (note.empty() ? "" : "; ") + std::to_string(unmeasured) +
+            " choices for matrix products could not be timed (the plan's memory has no room for their operands beside "
+            "each other, or every way failed) and are the library's first";
+  return note;
 }
 
 void* Scratch::take(std::int64_t bytes) {

@@ -40,8 +40,8 @@ class TimedChoices {
   std::optional<std::string> choose(const std::string& key, const std::function<bool(const std::string&)>& accepts,
                                     const std::function<std::optional<std::string>()>& measure);
 
-  /// What a user should know of the choices that were measured since the last call: how many, how long it took, where
-  /// they are.
+  /// What a user should know of the choices that were asked for since the last call: how many were measured, how long
+  /// it took, where they are; how many could not be.
   std::optional<std::string> take_note();
 
  private:
@@ -54,7 +54,7 @@ class TimedChoices {
   std::recursive_mutex mutex_;
   std::map<std::string, std::string> choices_;
   bool read_ = false, unwritable_ = false, told_ = false;
-  int depth_ = 0, measured_ = 0;
+  int depth_ = 0, measured_ = 0, unmeasured_ = 0;
   double seconds_ = 0;
 };
 
