@@ -24,8 +24,8 @@ void NcclCalls::fail(const std::string& what) {
 }
 
 void NcclCalls::make(const char* name, const ncclComm_t& comm, const std::function<ncclResult_t()>& call) {
-  channel_.check();
   std::unique_lock lock(mutex_);
+  channel_.check();  // an abort takes the mutex before it takes communicators away
   const ncclResult_t result = call();
   const std::string why = result == ncclSuccess || result == ncclInProgress ? "" : text_of(result, comm);
   lock.unlock();

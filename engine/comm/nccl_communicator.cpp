@@ -244,13 +244,13 @@ class NcclCommunicator final : public StreamCommunicator {
     const std::vector<std::int64_t> sizes =
         control().each(mapped ? bytes : -1 - rank_);  // who cannot have windows has a size of its own
     const std::vector<std::int64_t> layouts = control().each(layout);
-    std::vector<NcclRegistration::Target> targets{{world_, false}};
+    std::vector<NcclRegistration::Target> targets{{current(world_), false}};
     for (int number = 0; number < num_splits_; ++number) {
       const auto found = groups_.find(number);
       NcclRegistration::Target& target = targets.emplace_back();
       if (found == groups_.end()) continue;
       const std::vector<int>& members = found->second->members;
-      target = {found->second->comm, std::all_of(members.begin(), members.end(), [&](int member) {
+      target = {current(found->second->comm), std::all_of(members.begin(), members.end(), [&](int member) {
                   return sizes[size(member)] == bytes && layouts[size(member)] == layout;
                 })};
     }
@@ -328,8 +328,15 @@ class NcclCommunicator final : public StreamCommunicator {
     comm = nullptr;
   }
 
+  /// As it is now. An abort may take it away right after; NCCL is called with it only where no abort has begun, which
+  /// is asked under the mutex.
+  ncclComm_t current(const ncclComm_t& comm) {
+    const std::lock_guard lock(calls_.mutex());
+    return comm;
+  }
+
   void forget(NcclGroup& group) {
-    registration_.remove_from(group.comm);
+    if (const ncclComm_t comm = current(group.comm); comm != nullptr) registration_.remove_from(comm);
     finish(group.comm);
     const std::lock_guard lock(calls_.mutex());
     std::erase_if(groups_, [&](const auto& entry) { return entry.second == &group; });

@@ -60,6 +60,7 @@ void NcclRegistration::add_to(const Target& target, void* base, std::int64_t byt
 void NcclRegistration::make_window(One& one, void* base, std::int64_t bytes) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   std::unique_lock lock(calls_.mutex());
+  calls_.channel().check();
   const ncclResult_t result = ncclCommWindowRegister(one.comm, base, size(bytes), &one.window, NCCL_WIN_COLL_SYMMETRIC);
   lock.unlock();
   // It goes on in the background even where the result is success, and writes the window at its end.
@@ -74,6 +75,7 @@ void NcclRegistration::make_window(One& one, void* base, std::int64_t bytes) {
 
 void NcclRegistration::make_buffer(One& one, void* base, std::int64_t bytes) {
   const std::lock_guard lock(calls_.mutex());
+  calls_.channel().check();
   if (ncclCommRegister(one.comm, base, size(bytes), &one.handle) != ncclSuccess) one.handle = nullptr;
 }
 
