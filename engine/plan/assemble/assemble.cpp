@@ -91,12 +91,12 @@ class Assembly {
       if (parts > 1) bring_together(ProgramKind::swap, &DataStrategy::swap);
     }
     refresh();  // last: it makes what the programs above turned out to read
-    if (folded_ != Folded::no && common_.train && common_.train->rounds != nullptr) drop_unused_buffers(role_);
+    if (folded_.alike && common_.train && common_.train->rounds != nullptr) drop_unused_buffers(role_);
     return std::move(role_);
   }
 
-  /// Whether the programs with rounds have become loops: the worst of them.
-  Folded folded() const { return folded_; }
+  /// What became of the programs with rounds, the worst of each.
+  const Folded& folded() const { return folded_; }
 
  private:
   void step(ProgramKind kind) {
@@ -127,8 +127,11 @@ class Assembly {
       emit_.all_reduce("count", DType::f64, kBatchAxes, emit_.whole(count));  // of all ranks, for the loss that is told
     passes.run(memory);
     finish(memory, count, step);
-    if (const Rounds* rounds = common_.train->rounds)
-      folded_ = std::min(folded_, fold(role_, role_.programs.size() - 1, passes.marks(), *rounds, emit_.successions()));
+    const Rounds* const rounds = common_.train->rounds;
+    if (rounds == nullptr) return;
+    const Folded one = fold(role_, role_.programs.size() - 1, passes.marks(), *rounds, emit_.successions());
+    folded_ = {folded_.alike && one.alike, std::max(folded_.memory, one.memory),
+               std::max(folded_.instructions, one.instructions)};
   }
 
   /// The value of a graph's state; kNone where it has none of that name.
@@ -361,13 +364,31 @@ class Assembly {
   const int stage_;
   Role role_;
   Emitter emit_;
-  Folded folded_ = Folded::yes;
+  Folded folded_;
 };
 
 constexpr int kAllAlike = -1;
 
-// Of stages that were put together: one whose rounds are not alike, with which nothing else is worth its time
-// (kAllAlike: there is none), and whether loops of some are costly.
+// A stage whose loops cost too much memory, or kAllAlike. Parts of rings are nobody else's, even where a schedule cools
+// down and has use for fewer, so a loop needs more than a list. A list that is short is planned in little time, and
+// gives way to loops that cost next to nothing. Loops that are there in place of long lists may cost some, and as much
+// as they like in a stage that still needs less than the fullest of the others.
+int too_costly(const Plan& plan, const std::vector<Folded>& folded) {
+  constexpr double kMost = 1.05, kMostOfLong = 1.25;
+  constexpr std::int64_t kLongList = 10'000;  // instructions of a stage, in the mean
+  std::int64_t instructions = 0, fullest = 0;
+  for (const Folded& one : folded) instructions += one.instructions;
+  const bool is_long = instructions >= kLongList * std::ssize(folded);
+  const double most = is_long ? kMostOfLong : kMost;
+  for (std::size_t i = 0; i < folded.size(); ++i)
+    if (folded[i].memory <= most) fullest = std::max(fullest, plan.roles[i].total_bytes);
+  for (std::size_t i = 0; i < folded.size(); ++i)
+    if (folded[i].memory > most && (!is_long || plan.roles[i].total_bytes > fullest)) return static_cast<int>(i);
+  return kAllAlike;
+}
+
+// Of stages that were put together: one whose rounds are not alike or whose loops are too costly, so that all are of no
+// use (kAllAlike: there is none), and whether a draft has loops that are too costly.
 struct Outcome {
   int unlike = kAllAlike;
   bool costly = false;
@@ -379,8 +400,8 @@ Outcome assemble_roles(const AssembleOptions& options, const Rounds* rounds, int
   if (options.on_list) options.on_list(rounds != nullptr ? rounds->left : options.micro_batches);
   const Common common = common_of(options, rounds);
   plan.roles.assign(static_cast<std::size_t>(options.mesh.size(Axis::pipeline)), {});
+  std::vector<Folded> folded(plan.roles.size());
   std::atomic<int> unlike = kAllAlike;
-  std::atomic<bool> costly = false;
   const auto for_each_stage = [&](const auto& work) {
     for_each_index(plan.roles.size(), [&](std::size_t i) {
       const int index = static_cast<int>(i), stage = index == 0 ? likely : index <= likely ? index - 1 : index;
@@ -390,8 +411,8 @@ Outcome assemble_roles(const AssembleOptions& options, const Rounds* rounds, int
   for_each_stage([&](int stage, Role& role) {
     Assembly assembly(options, common, stage);
     role = assembly.run();
-    if (assembly.folded() == Folded::costly) costly = true;
-    return rounds == nullptr || assembly.folded() >= (draft ? Folded::costly : Folded::yes);
+    folded[static_cast<std::size_t>(stage)] = assembly.folded();
+    return assembly.folded().alike;
   });
   // Only the fullest stage is worth much care. What the others waste is less than it needs.
   std::vector<std::int64_t> least(plan.roles.size());
@@ -405,10 +426,15 @@ Outcome assemble_roles(const AssembleOptions& options, const Rounds* rounds, int
   const std::int64_t most = *std::max_element(least.begin(), least.end());
   for_each_stage([&](int stage, Role& role) {
     if (wasted[static_cast<std::size_t>(stage)] && role.total_bytes > most) plan_memory(role, options.limit_bytes);
+    return true;
+  });
+  const int costly = rounds != nullptr && unlike == kAllAlike ? too_costly(plan, folded) : kAllAlike;
+  if (costly != kAllAlike && !draft) return {costly};
+  for_each_stage([&](int, Role& role) {
     derive_order(role, plan.mesh);
     return rounds == nullptr || waits_alike(role);
   });
-  return {unlike, costly};
+  return {unlike, costly != kAllAlike};
 }
 
 // Rounds settle only some way behind the warm-up, later where gathers run ahead.

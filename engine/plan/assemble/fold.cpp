@@ -58,29 +58,20 @@ class Folding {
         lives_(lifetimes(role, program_)) {}
 
   Folded run() {
-    if (!let_exchanges_go_with_loops()) return Folded::no;
+    constexpr Folded kUnlike{.alike = false};
+    if (!let_exchanges_go_with_loops()) return kUnlike;
     for (loop_ = 0; loop_ < num_loops(); ++loop_)
-      if (!rounds_alike()) return Folded::no;
+      if (!rounds_alike()) return kUnlike;
     find_users();
-    if (!find_members()) return Folded::no;
+    if (!find_members()) return kUnlike;
     const double before = static_cast<double>(most_alive_of_run());
-    if (!make_rings() || !rename_all()) return Folded::no;
-    return static_cast<double>(most_alive()) <= most_memory() * before ? Folded::yes : Folded::costly;
+    if (!make_rings() || !rename_all()) return kUnlike;
+    const std::int64_t all = listed_ + (times_ - 1) * micro_batches_;
+    return {.memory = static_cast<double>(most_alive()) / before,
+            .instructions = static_cast<std::int64_t>(program_.instructions.size()) * all / listed_};
   }
 
  private:
-  // Parts of rings are nobody else's, even where a schedule cools down and has use for fewer. So a loop needs more
-  // memory than a list: at most so many times what is alive at once in the program. Short lists take little time to
-  // plan, and give way to loops that cost next to nothing; assemble.cpp plans a long one where its loop does not fit.
-  static constexpr double kMostMemory = 1.05, kMostMemoryOfLong = 1.25;
-  static constexpr std::int64_t kLongList = 10'000;  // instructions
-
-  double most_memory() const {
-    const std::int64_t all = listed_ + (times_ - 1) * micro_batches_;
-    const std::int64_t instructions = static_cast<std::int64_t>(program_.instructions.size()) * all / listed_;
-    return instructions < kLongList ? kMostMemory : kMostMemoryOfLong;
-  }
-
   static constexpr std::int32_t kSeveral = -1;         // of a line that several loops touch
   using Ring = std::pair<std::int32_t, std::int32_t>;  // line, loop
 

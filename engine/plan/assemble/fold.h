@@ -21,9 +21,12 @@ struct RoundMarks {
   std::int32_t before = -1, first = -1, last = -1;
 };
 
-/// `no`: the rounds are not alike; the role is then of no use. `costly`: there are loops, whose rings take so much more
-/// memory that a list is worth its time.
-enum class Folded : std::uint8_t { no, costly, yes };
+/// What became of a program.
+struct Folded {
+  bool alike = true;              ///< false: its rounds are not, and the role is then of no use
+  double memory = 1;              ///< alive at once, with the parts of all rings, over the same of the list
+  std::int64_t instructions = 0;  ///< of the list
+};
 
 /// Makes instructions [first, last) of each of the marks a loop. `successions` of every buffer of the role.
 Folded fold(Role& role, std::size_t program, const std::vector<RoundMarks>& marks, const Rounds& rounds,
