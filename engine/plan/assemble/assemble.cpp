@@ -16,6 +16,7 @@
 #include "engine/plan/assemble/passes.h"
 #include "engine/plan/assemble/units.h"
 #include "engine/plan/memory.h"
+#include "engine/plan/verify/stream_clocks.h"
 #include "engine/plan/verify/verify.h"
 
 namespace trainer {
@@ -432,7 +433,7 @@ Outcome assemble_roles(const AssembleOptions& options, const Rounds* rounds, int
   if (costly != kAllAlike && !draft) return {costly};
   for_each_stage([&](int, Role& role) {
     derive_order(role, plan.mesh);
-    return rounds == nullptr || waits_alike(role);
+    return rounds == nullptr || (waits_alike(role) && std::ranges::all_of(role.programs, streams_settle));
   });
   return {unlike, costly != kAllAlike};
 }

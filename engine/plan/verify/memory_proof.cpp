@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "engine/plan/loop.h"
 #include "engine/plan/verify/communication.h"
 #include "engine/plan/verify/loop.h"
+#include "engine/plan/verify/stream_clocks.h"
 
 namespace trainer {
 namespace {
@@ -56,7 +58,7 @@ class MemoryProof {
  private:
   struct State {
     AddressMap<Occupant> memory;
-    std::array<Clock, kNumStreams> clocks;
+    StreamClocks clocks;
   };
   // Which streams a loop has, and of each ring that it touches those that do, those that write it, and the last part
   // that it touches and that loops before it do.
@@ -65,7 +67,7 @@ class MemoryProof {
     std::int64_t last_part = 0, last_before = -1;
   };
   struct LoopUsers {
-    std::array<bool, kNumStreams> active{};
+    ActiveStreams active{};
     std::map<BufferId, Users> rings;
   };
 
@@ -151,7 +153,9 @@ class MemoryProof {
   // The pass that ends is like the round before it.
   void leave_loop(const Loop& loop, const LoopUsers& users) {
     const auto tail = static_cast<std::size_t>(loop.last) - 1;
-    if (!clocks_move_on(loop, users)) return report(tail, "ends a pass after which streams know less than before");
+    const std::optional<Clock> stays = stays_behind(loop, users.active, found_at_loop_.clocks, clocks_, ended_);
+    if (!stays) return report(tail, "ends a pass after which streams know less than before");
+    stays_ = *stays;
     const std::vector<BufferId> rings = rings_of(role_, index_, loop);
     const AddressMap<Occupant> moved = after_pass(found_at_loop_.memory, role_, index_, rings,
                                                   [](const Occupant& content, std::int64_t) { return content; });
@@ -162,44 +166,6 @@ class MemoryProof {
     if (!same_everywhere(moved, memory_, role_, rings, same))
       report(tail, "ends a pass that leaves other memory than it found");
     found_at_loop_ = {};
-  }
-
-  // Whether what every stream knows of every other has moved on by a pass, up to this pass or the one before. If not,
-  // it may stay or be further behind, and has to do so at the end of each of the round's instructions too, with all
-  // that stays before all that moves. Then no comparison comes out differently in a later pass.
-  bool clocks_move_on(const Loop& loop, const LoopUsers& users) {
-    stays_.fill(-1);
-    const auto follows = [&](std::size_t s, std::size_t t) {
-      const std::int32_t before = found_at_loop_.clocks[s][t], now = clocks_[s][t];
-      return s == t || !users.active[s] || !users.active[t] ||
-             (now == before + loop.size() && now >= loop.first - loop.size());
-    };
-    bool all = true;
-    for (std::size_t s = 0; s < kNumStreams; ++s)
-      for (std::size_t t = 0; t < kNumStreams; ++t) all = all && follows(s, t);
-    if (all) return true;
-    std::array<std::int32_t, kNumStreams> moves;
-    moves.fill(std::numeric_limits<std::int32_t>::max());
-    const auto moves_on = [&](const Clock& before, const Clock& now) {
-      for (std::size_t t = 0; t < kNumStreams; ++t) {
-        if (!users.active[t]) continue;
-        if (now[t] == before[t])
-          stays_[t] = std::max(stays_[t], now[t]);
-        else if (now[t] == before[t] + loop.size())
-          moves[t] = std::min(moves[t], before[t]);
-        else
-          return false;
-      }
-      return true;
-    };
-    for (std::size_t s = 0; s < kNumStreams; ++s)
-      if (users.active[s] && !moves_on(found_at_loop_.clocks[s], clocks_[s])) return false;
-    for (std::int32_t i = loop.first; i < loop.last; ++i)
-      if (!moves_on(ended_[static_cast<std::size_t>(i - loop.size())], ended_[static_cast<std::size_t>(i)]))
-        return false;
-    for (std::size_t t = 0; t < kNumStreams; ++t)
-      if (users.active[t] && stays_[t] >= moves[t]) return false;
-    return true;
   }
 
   // Where a part of a ring holds nothing of it yet, or never does, only the order of accesses counts.
@@ -503,11 +469,11 @@ class MemoryProof {
   std::string who_;
   std::vector<std::string>& found_;
   AddressMap<Occupant> memory_;
-  std::array<Clock, kNumStreams> clocks_;
+  StreamClocks clocks_;
   std::vector<Clock> ended_;
   std::vector<LoopUsers> users_;  // of each loop
   State found_at_loop_;
-  std::array<std::int32_t, kNumStreams> stays_{};  // of each stream, up to where what is known stays from pass to pass
+  Clock stays_;  // of each stream, up to where what is known stays from pass to pass
   std::set<std::pair<BufferId, std::size_t>> taken_;  // rings that a stream has touched
   std::multimap<std::int32_t, BufferId> rings_;       // by their last instruction
 };
