@@ -27,15 +27,16 @@ class NcclCalls {
   std::mutex& mutex() { return mutex_; }
   ProcessChannel& channel() { return channel_; }
 
-  /// Makes `call`, which is about `comm`, under the mutex. Throws IoError with `name` where NCCL refuses it.
+  /// Makes `call`, which is about `comm`, under the mutex. Throws IoError with `name` where NCCL refuses it,
+  /// and AbortedError after an abort, before `comm` is looked at.
   void make(const char* name, const ncclComm_t& comm, const std::function<ncclResult_t()>& call);
   /// Waits until what was asked of `comm` is done, or on its stream. limit_s 0: as long as all ranks live. `comm` is
   /// read under the mutex: another thread may set it to null.
   void settle(const ncclComm_t& comm, const char* what, double limit_s);
-  /// Both: what `call` puts on a stream is there when this returns. Nothing where an abort has taken `comm` away.
+  /// Both: what `call` puts on a stream is there when this returns.
   template <typename Call>
   void enqueue(const ncclComm_t& comm, const char* name, Call&& call) {
-    make(name, comm, [&] { return comm == nullptr ? ncclSuccess : call(comm); });
+    make(name, comm, [&] { return call(comm); });
     settle(comm, name, 0);
   }
   /// Waits until `comm` has no work in the background, `limit_s` at most, and not after an abort. What it then says of

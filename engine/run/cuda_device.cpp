@@ -20,6 +20,7 @@
 #include "engine/core/check.h"
 #include "engine/core/environment.h"
 #include "engine/core/error.h"
+#include "engine/core/index.h"
 #include "engine/run/cuda_issue.h"
 #include "engine/run/cuda_memory.h"
 #include "engine/run/non_finite.h"
@@ -80,9 +81,10 @@ class CudaExecutor final : public Executor {
 
   ~CudaExecutor() override {
     communicator_.describe_by({});
-    // Whoever started it has left for a reason of its own. The memory under it goes: it has to end first.
-    if (running_.load() != nullptr && !failed_) try {
-        finish();
+    // Whoever started it has left for a reason of its own, perhaps with what was bound. The memory under it goes: it
+    // has to end first.
+    if (const CudaProgram* const program = running_.load(); program != nullptr && !failed_) try {
+        guarded([&] { wait_for_end(*program); });
       } catch (const std::exception&) {
       }
     if (failed_) cudaDeviceSynchronize();  // the communicator was aborted, so nothing waits for others
@@ -202,11 +204,13 @@ class CudaExecutor final : public Executor {
   }
 
   // Ranks that compute the same thing have to get the same bits, on whatever machines they are. Ranks of a role have
-  // the same kernels, so its first rank speaks for it. The kernels that have to take another choice are made again.
+  // the same kernels, so the first of its ranks on each kind of GPU speaks for it. Kernels that have to take another
+  // choice are made again.
   void agree_on(kernels::cuda::DeviceChoices& choices, const Plan& plan, const PrepareOnHost& on_host) {
-    int first = 0;
-    while (&plan.role_of(first) != &role_) ++first;
     ControlChannel& channel = communicator_.control();
+    const std::vector<std::int64_t> kinds = channel.each(choices.kind_number());
+    int first = 0;
+    while (&plan.role_of(first) != &role_ || kinds[size(first)] != kinds[size(rank_)]) ++first;
     std::string all;
     for (const std::string& text : channel.to_first(rank_ == first ? choices.str() : "")) all += text;
     choices.agree(channel.from_first(all));

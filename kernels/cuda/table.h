@@ -37,7 +37,7 @@ struct Context {
   std::size_t shared_bytes = 0;  ///< that a block may have
   Fault* fault = nullptr;
   cublasLtContext* products = nullptr;
-  /// Null: nothing is chosen. Candidates run in `scratch`, device memory that nothing else uses meanwhile.
+  /// Null: nobody asks for choices. Candidates run in `scratch`, device memory that nothing else uses meanwhile.
   DeviceChoices* choices = nullptr;
   std::byte* scratch = nullptr;
   std::int64_t scratch_bytes = 0;

@@ -370,28 +370,44 @@ class Assembly {
 
 constexpr int kAllAlike = -1;
 
-// A stage whose loops cost too much memory, or kAllAlike. Parts of rings are nobody else's, even where a schedule cools
-// down and has use for fewer, so a loop needs more than a list. A list that is short is planned in little time, and
-// gives way to loops that cost next to nothing. Loops that are there in place of long lists may cost some, and as much
-// as they like in a stage that still needs less than the fullest of the others.
-int too_costly(const Plan& plan, const std::vector<Folded>& folded) {
-  constexpr double kMost = 1.05, kMostOfLong = 1.25;
-  constexpr std::int64_t kLongList = 10'000;  // instructions of a stage, in the mean
-  std::int64_t instructions = 0, fullest = 0;
-  for (const Folded& one : folded) instructions += one.instructions;
-  const bool is_long = instructions >= kLongList * std::ssize(folded);
-  const double most = is_long ? kMostOfLong : kMost;
-  for (std::size_t i = 0; i < folded.size(); ++i)
-    if (folded[i].memory <= most) fullest = std::max(fullest, plan.roles[i].total_bytes);
-  for (std::size_t i = 0; i < folded.size(); ++i)
-    if (folded[i].memory > most && (!is_long || plan.roles[i].total_bytes > fullest)) return static_cast<int>(i);
-  return kAllAlike;
-}
+// What loops may cost. Parts of rings are nobody else's, even where a schedule cools down and has use for fewer, so a
+// loop needs more memory than a list. A list that is short is planned in little time, and gives way to loops that cost
+// next to nothing. Loops in place of long lists may cost some, and as much as they like in a stage that needs hardly
+// more than the fullest of those with cheaper ones.
+class Costs {
+ public:
+  explicit Costs(const std::vector<Folded>& folded) : folded_(folded) {
+    constexpr std::int64_t kLongList = 10'000;  // instructions of a stage, in the mean
+    std::int64_t instructions = 0;
+    for (const Folded& one : folded) instructions += one.instructions;
+    is_long_ = instructions >= kLongList * std::ssize(folded);
+  }
+
+  bool is_long() const { return is_long_; }
+
+  /// A stage whose loops cost too much, or kAllAlike. REQUIRES: if the list is long, the memory of `plan` is planned.
+  int too_costly(const Plan& plan) const {
+    double fullest = 0;
+    for (std::size_t i = 0; is_long_ && i < folded_.size(); ++i)
+      if (!costly(i)) fullest = std::max(fullest, static_cast<double>(plan.roles[i].total_bytes));
+    for (std::size_t i = 0; i < folded_.size(); ++i)
+      if (costly(i) && (!is_long_ || static_cast<double>(plan.roles[i].total_bytes) > kMost * fullest))
+        return static_cast<int>(i);
+    return kAllAlike;
+  }
+
+ private:
+  static constexpr double kMost = 1.05, kMostOfLong = 1.25;
+  bool costly(std::size_t stage) const { return folded_[stage].memory > (is_long_ ? kMostOfLong : kMost); }
+
+  const std::vector<Folded>& folded_;
+  bool is_long_ = false;
+};
 
 // Of stages that were put together: one whose rounds are not alike or whose loops are too costly, so that all are of no
 // use (kAllAlike: there is none), and whether a draft has loops that are too costly.
 struct Outcome {
-  int unlike = kAllAlike;
+  int useless = kAllAlike;
   bool costly = false;
 };
 
@@ -415,6 +431,10 @@ Outcome assemble_roles(const AssembleOptions& options, const Rounds* rounds, int
     folded[static_cast<std::size_t>(stage)] = assembly.folded();
     return assembly.folded().alike;
   });
+  const bool loops = rounds != nullptr && unlike == kAllAlike;
+  const Costs costs(folded);
+  if (loops && !draft && !costs.is_long())
+    if (const int stage = costs.too_costly(plan); stage != kAllAlike) return {.useless = stage};
   // Only the fullest stage is worth much care. What the others waste is less than it needs.
   std::vector<std::int64_t> least(plan.roles.size());
   std::vector<char> wasted(plan.roles.size());
@@ -429,8 +449,8 @@ Outcome assemble_roles(const AssembleOptions& options, const Rounds* rounds, int
     if (wasted[static_cast<std::size_t>(stage)] && role.total_bytes > most) plan_memory(role, options.limit_bytes);
     return true;
   });
-  const int costly = rounds != nullptr && unlike == kAllAlike ? too_costly(plan, folded) : kAllAlike;
-  if (costly != kAllAlike && !draft) return {costly};
+  const int costly = loops ? costs.too_costly(plan) : kAllAlike;
+  if (costly != kAllAlike && !draft) return {.useless = costly};
   for_each_stage([&](int, Role& role) {
     derive_order(role, plan.mesh);
     return rounds == nullptr || (waits_alike(role) && std::ranges::all_of(role.programs, streams_settle));
@@ -450,12 +470,12 @@ bool has_several_loops(const Plan& plan) {
 // False where the schedule has no rounds, or those of some role are not alike. With several loops a stage may learn of
 // others long after its warm-up, and only the proof tells whether passes have settled by then.
 std::optional<Outcome> assemble_with_loop(const AssembleOptions& options, Plan& plan) {
-  Outcome outcome{0};  // with a smaller margin
+  Outcome outcome{.useless = 0};  // with a smaller margin
   for (const int margin : kMargins) {
     const std::optional<Rounds> rounds = find_rounds(options.schedule, options.micro_batches, margin, options.together);
     if (!rounds) return {};  // nor with a larger margin
-    outcome = assemble_roles(options, &*rounds, std::max(outcome.unlike, 0), plan);
-    if (outcome.unlike == kAllAlike && (!has_several_loops(plan) || violations(plan).empty())) return outcome;
+    outcome = assemble_roles(options, &*rounds, std::max(outcome.useless, 0), plan);
+    if (outcome.useless == kAllAlike && (!has_several_loops(plan) || violations(plan).empty())) return outcome;
   }
   return {};
 }

@@ -8,17 +8,24 @@
 namespace trainer::kernels::cuda {
 namespace {
 
-template <int D>
+/// Of a block that goes over tiles of so many columns.
+template <int D, int Columns>
 struct Sizes {
   static constexpr int kRows = kAttentionWarps * 16;  ///< that a block makes gradients of: keys, or queries
-  /// Of a tile that it goes over. Few, so that of heads of up to 64 three blocks fit a multiprocessor by their
-  /// registers.
-  static constexpr int kColumns = D <= 128 ? 32 : 16;
+  static constexpr int kColumns = Columns;
   static constexpr int kStages = D <= 128 ? 2 : 1;  ///< tiles on their way
   static constexpr int kTileBytes = (2 * kRows + 2 * kStages * kColumns) * kTileStride<D> * 2;
   static constexpr int kStatisticsBytes = 2 * kStages * kColumns * 4;
   static constexpr int kBytes = (kTileBytes > kStagingBytes<D> ? kTileBytes : kStagingBytes<D>)+kStatisticsBytes;
 };
+/// dk and dv lie in registers beside a tile's probabilities and their gradient. Few columns, so that three blocks fit a
+/// multiprocessor by their registers, for heads of up to 64.
+template <int D>
+using KeySizes = Sizes<D, D <= 128 ? 32 : 16>;
+template <int D>
+using QuerySizes = Sizes<D, D <= 64    ? 64
+                            : D <= 128 ? 32
+                                       : 16>;
 
 /// The numbers of rows [0, Columns) of a head's queries, of which `valid` are there: lse in units of log 2, and delta.
 /// Where no query is, its probabilities are zero.
@@ -71,7 +78,7 @@ __device__ __forceinline__ void slope_of_cap(FragmentC (&dp)[1][Columns / 8], co
 template <typename T, int D, bool Dk, bool Dv>
 __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, const Rotation& rotation, int first_key,
                                                   int kv_head, int batch) {
-  using S = Sizes<D>;
+  using S = KeySizes<D>;
   constexpr int kQueries = S::kColumns, kStages = S::kStages, kStride = kTileStride<D>;
   T* const k_tile = dynamic_shared<T>();
   T* const v_tile = k_tile + S::kRows * kStride;
@@ -181,9 +188,10 @@ __device__ __forceinline__ void gradients_of_keys(const AttentionArguments& a, c
 template <typename T, int D>
 __global__ void __launch_bounds__(kAttentionThreads) keys(const AttentionArguments a, const Rotation rotation) {
   constexpr int kParts = D > 128 ? 2 : 1;
-  const int key_blocks = (a.keys + Sizes<D>::kRows - 1) / Sizes<D>::kRows, part = static_cast<int>(blockIdx.x) % kParts,
+  using S = KeySizes<D>;
+  const int key_blocks = (a.keys + S::kRows - 1) / S::kRows, part = static_cast<int>(blockIdx.x) % kParts,
             index = static_cast<int>(blockIdx.x) / kParts;
-  const int first_key = index % key_blocks * Sizes<D>::kRows, batch_head = index / key_blocks,
+  const int first_key = index % key_blocks * S::kRows, batch_head = index / key_blocks,
             kv_head = batch_head % a.kv_heads, batch = batch_head / a.kv_heads;
   if constexpr (kParts == 1)
     gradients_of_keys<T, D, true, true>(a, rotation, first_key, kv_head, batch);
@@ -196,7 +204,7 @@ __global__ void __launch_bounds__(kAttentionThreads) keys(const AttentionArgumen
 // dq of a block of queries; blocks of the last, which see most keys, come first.
 template <typename T, int D>
 __global__ void __launch_bounds__(kAttentionThreads) queries(const AttentionArguments a, const Rotation rotation) {
-  using S = Sizes<D>;
+  using S = QuerySizes<D>;
   constexpr int kKeys = S::kColumns, kStages = S::kStages, kStride = kTileStride<D>;
   T* const q_tile = dynamic_shared<T>();
   T* const do_tile = q_tile + S::kRows * kStride;
@@ -286,7 +294,7 @@ template <typename Fn>
 void with_kernels(DType dtype, int head_dim, Fn&& fn) {
   with_narrow_type(dtype, [&]<typename T>(T) {
     with_head_dim(head_dim, [&]<int D>(std::integral_constant<int, D>) {
-      fn(keys<T, D>, queries<T, D>, Sizes<D>{}, D > 128 ? 2 : 1);
+      fn(keys<T, D>, KeySizes<D>{}, queries<T, D>, QuerySizes<D>{}, D > 128 ? 2 : 1);
     });
   });
 }
@@ -294,18 +302,18 @@ void with_kernels(DType dtype, int head_dim, Fn&& fn) {
 }  // namespace
 
 void allow_attention_backward(DType dtype, int head_dim) {
-  with_kernels(dtype, head_dim, []<typename S>(auto of_keys, auto of_queries, S, int) {
-    allow_shared(of_keys, S::kBytes), allow_shared(of_queries, S::kBytes);
+  with_kernels(dtype, head_dim, []<typename K, typename Q>(auto of_keys, K, auto of_queries, Q, int) {
+    allow_shared(of_keys, K::kBytes), allow_shared(of_queries, Q::kBytes);
   });
 }
 
 void attention_backward(const Call& call, DType dtype, const AttentionArguments& a, const Rotation& rotation) {
-  with_kernels(dtype, a.widest(), [&]<typename S>(auto of_keys, auto of_queries, S, int parts) {
-    const unsigned of_key_blocks = blocks_for(a.keys, S::kRows) * static_cast<unsigned>(a.batch * a.kv_heads * parts);
-    const unsigned of_query_blocks = blocks_for(a.queries, S::kRows) * static_cast<unsigned>(a.batch * a.heads);
-    launch(call, {.blocks = of_key_blocks, .threads = kAttentionThreads, .shared_bytes = S::kBytes}, of_keys, a,
+  with_kernels(dtype, a.widest(), [&]<typename K, typename Q>(auto of_keys, K, auto of_queries, Q, int parts) {
+    const unsigned of_key_blocks = blocks_for(a.keys, K::kRows) * static_cast<unsigned>(a.batch * a.kv_heads * parts);
+    const unsigned of_query_blocks = blocks_for(a.queries, Q::kRows) * static_cast<unsigned>(a.batch * a.heads);
+    launch(call, {.blocks = of_key_blocks, .threads = kAttentionThreads, .shared_bytes = K::kBytes}, of_keys, a,
            rotation);
-    launch(call, {.blocks = of_query_blocks, .threads = kAttentionThreads, .shared_bytes = S::kBytes}, of_queries, a,
+    launch(call, {.blocks = of_query_blocks, .threads = kAttentionThreads, .shared_bytes = Q::kBytes}, of_queries, a,
            rotation);
   });
 }

@@ -19,6 +19,8 @@ std::optional<std::string> DeviceChoices::choose(const std::string& key,
   return choice;
 }
 
+std::int64_t DeviceChoices::kind_number() const { return static_cast<std::int64_t>(std::hash<std::string>{}(kind_)); }
+
 std::string DeviceChoices::str() const {
   std::map<std::string, std::string> all;
   for (const auto& [key, choice] : taken_)

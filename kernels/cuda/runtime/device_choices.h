@@ -1,12 +1,13 @@
 // DeviceChoices: what one device takes where there are several ways to compute the same thing: the way that was timed
 // to be the fastest (timed_choices.h), until the ranks of a job agree. Ranks that compute the same thing have to get
-// the same bits, on whatever machines they are, so each tells the others what it took, and then they all take what the
+// the same bits, on whatever machines they are, so some tell the others what they took, and then all take what the
 // first of them that had a key took under it.
 //
 // What was agreed on is complete: whoever took a way also took the choices inside of it, so they are in the same text.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -29,6 +30,8 @@ class DeviceChoices {
   std::optional<std::string> choose(const std::string& key, const std::function<bool(const std::string&)>& accepts,
                                     const std::function<std::optional<std::string>()>& measure);
 
+  /// The same for devices of the same kind, and hardly for others.
+  std::int64_t kind_number() const;
   /// What was taken so far. The texts of several devices, one behind another, are such a text too, of which the first
   /// choice of a kind and key counts.
   std::string str() const;

@@ -132,7 +132,7 @@ std::optional<std::string> TimedChoices::choose(const std::string& key,
   }
   if (--depth_ == 0) seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (!found || !accepts(*found)) {
-    if (depth_ == 0) ++unmeasured_;
+    if (depth_ == 0) unmeasured_.insert(key);
     return std::nullopt;
   }
   found = publish(key, *found, accepts);
@@ -171,7 +171,8 @@ std::optional<std::string> TimedChoices::take_note() {
     return path_ +
            " cannot be written: matrix products take the library's first algorithms, since what was timed could "
            "not be kept";
-  const int measured = std::exchange(measured_, 0), unmeasured = std::exchange(unmeasured_, 0);
+  const int measured = std::exchange(measured_, 0);
+  const std::size_t unmeasured = std::exchange(unmeasured_, {}).size();
   const double seconds = std::exchange(seconds_, 0);
   if (measured == 0 && unmeasured == 0) return std::nullopt;
   std::string note;
@@ -186,9 +187,11 @@ std::optional<std::string> TimedChoices::take_note() {
                           : "which is kept in " + path_;
   }
   if (unmeasured > 0)
-    note += (note.empty() ? "" : "; ") + std::to_string(unmeasured) +
-            " choices for matrix products could not be timed (the plan's memory has no room for their operands beside "
-            "each other, or every way failed) and are the library's first";
+    note += (note.empty() ? "" : "; ") +
+            std::string(
+                "choices for matrix products that could not be timed, since the plan's memory has no room for "
+                "their operands beside each other or every way failed: ") +
+            std::to_string(unmeasured) + ", which are the library's first";
   return note;
 }
 

@@ -17,6 +17,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "kernels/cuda/table.h"
@@ -54,7 +55,8 @@ class TimedChoices {
   std::recursive_mutex mutex_;
   std::map<std::string, std::string> choices_;
   bool read_ = false, unwritable_ = false, told_ = false;
-  int depth_ = 0, measured_ = 0, unmeasured_ = 0;
+  int depth_ = 0, measured_ = 0;
+  std::set<std::string> unmeasured_;  // keys
   double seconds_ = 0;
 };
 
