@@ -19,8 +19,12 @@ namespace {
 
 class Ranks {
  public:
-  Ranks(const GpuJob& job, TrainOptions options)
-      : job_(job), options_(std::move(options)), id_(nccl_unique_id()), replicas_(job.compiled.plan) {
+  Ranks(const GpuJob& job, TrainOptions options, std::function<void(std::int64_t)> after_step)
+      : job_(job),
+        options_(std::move(options)),
+        after_step_(std::move(after_step)),
+        id_(nccl_unique_id()),
+        replicas_(job.compiled.plan) {
     options_.at_end = [this](int rank, const Executor& executor) { replicas_.add(rank, executor); };
   }
 
@@ -42,7 +46,7 @@ class Ranks {
                             {.tell = [](const std::string&) {}, .end = [] {}});
       TrainOptions options = options_;
       options.process = mine.get();
-      Trained told = tests::run(job_.loaded, job_.compiled, {}, options);
+      Trained told = tests::run(job_.loaded, job_.compiled, rank == 0 ? after_step_ : nullptr, options);
       if (rank == 0) trained_ = std::move(told);
     } catch (const std::exception& error) {
       const bool released = dynamic_cast<const AbortedError*>(&error) != nullptr;
@@ -56,6 +60,7 @@ class Ranks {
 
   const GpuJob& job_;
   TrainOptions options_;
+  const std::function<void(std::int64_t)> after_step_;
   const std::string id_;
   Replicas replicas_;
   std::vector<Connections> star_;
@@ -67,7 +72,8 @@ class Ranks {
 
 }  // namespace
 
-Trained run(const GpuJob& job, std::uint64_t order, TrainOptions options) {
+Trained run(const GpuJob& job, std::uint64_t order, TrainOptions options,
+            std::function<void(std::int64_t)> after_step) {
   struct Order {
     explicit Order(std::uint64_t order) { emulated::settings().order = order; }
     ~Order() { emulated::settings().order = 0; }
@@ -75,7 +81,8 @@ Trained run(const GpuJob& job, std::uint64_t order, TrainOptions options) {
   options.threads = 1;
   from_the_start(job.loaded);
   const int world = job.compiled.plan.mesh.world_size();
-  return world == 1 ? run(job.loaded, job.compiled, {}, std::move(options)) : Ranks(job, std::move(options)).run(world);
+  if (world == 1) return run(job.loaded, job.compiled, after_step, std::move(options));
+  return Ranks(job, std::move(options), std::move(after_step)).run(world);
 }
 
 }  // namespace trainer::tests

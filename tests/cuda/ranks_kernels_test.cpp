@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -47,18 +46,15 @@ TEST_CASE("two ranks with the GPU's own kernels give the CPU's losses within 2e-
   }
 }
 
+// run() holds the bits of replicas to each other.
 TEST_CASE("products of ranks are chosen by time, under tensor parallelism too, and replicas keep the same bits") {
   const tests::TinyJobs jobs;
   const Trained cpu = on_cpu(jobs);
   for (const char* strategy : {"tensor", "pipeline"}) {
     CAPTURE(strategy);
     const tests::TemporaryFolder cache;
-    REQUIRE(setenv("TRAINER_CUDA_TUNE", "1", 1) == 0);
-    REQUIRE(setenv("TRAINER_CACHE", cache.path().c_str(), 1) == 0);
-    const Trained gpu = run(tests::gpu_job(jobs, "gpt2", "gpu", with("strategy=" + std::string(strategy)), 2), 2);
-    REQUIRE(setenv("TRAINER_CUDA_TUNE", "0", 1) == 0);
-    REQUIRE(unsetenv("TRAINER_CACHE") == 0);
-    check_losses(gpu, cpu);
+    const tests::EnvironmentSetting tune("TRAINER_CUDA_TUNE", "1"), folder("TRAINER_CACHE", cache.path());
+    check_losses(run(tests::gpu_job(jobs, "gpt2", "gpu", with("strategy=" + std::string(strategy)), 2), 2), cpu);
     CHECK(std::filesystem::exists(cache.path("products")));
   }
 }

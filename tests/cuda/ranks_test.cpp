@@ -2,6 +2,7 @@
 // kernels: under every strategy the training of one rank, in whatever order streams and ranks go on.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -130,25 +131,37 @@ TEST_CASE("GPUs that train apart come together in parts, whole and in 8 bits, as
   }
 }
 
-// The ranks tell each other of the stop while their GPUs work on the step.
-TEST_CASE("ranks of GPUs that are to stop end after the same step, and the step is saved") {
-  std::atomic<bool> stop = true;
+// Rank 0 tells of a step while its GPU works on the next, and then the ranks ask each other who is to stop.
+TEST_CASE("ranks of GPUs that are to stop end after the step that they work on, and it is saved") {
   for (const std::string behind : {"false", "true"}) {
     CAPTURE(behind);
     const tests::Overrides overrides{"checkpoint.resume=none", "strategy=fsdp", "checkpoint.every=2",
                                      "checkpoint.behind=" + behind};
     const tests::GpuJob job = tests::gpu_job(jobs(), "gpt2", "stopped", overrides, 2);
-    TrainOptions options;
-    options.stop = &stop;
-    const Trained stopped = run(job, 0, options);
-    CHECK(stopped.report.stopped_by_signal);
-    CHECK(stopped.report.steps == 1);
     const Trained whole = run(tests::gpu_job(jobs(), "gpt2", "whole", overrides, 2));
     CHECK_FALSE(whole.report.stopped_by_signal);
-    REQUIRE_FALSE(stopped.loss.empty());
-    CHECK(stopped.loss == std::vector(whole.loss.begin(), whole.loss.begin() + 1));
-    CHECK(std::filesystem::exists(stopped.report.checkpoint));
+    const auto last = static_cast<std::int64_t>(whole.loss.size()) - 1;
+    for (const std::int64_t told : {std::int64_t{0}, std::int64_t{3}, last - 1, last}) {
+      CAPTURE(told);
+      std::atomic<bool> stop = false;
+      const Trained stopped = run(job, 0, {.stop = &stop}, [&](std::int64_t step) { stop = step == told; });
+      const std::int64_t steps = std::min(told + 2, last + 1);
+      CHECK(stopped.report.steps == steps);
+      CHECK(stopped.report.stopped_by_signal == (steps <= last));
+      CHECK(stopped.loss == std::vector(whole.loss.begin(), whole.loss.begin() + steps));
+      CHECK(stopped.report.checkpoint == jobs().path("stopped") + "/" + tests::step_name(steps));
+    }
+    CHECK(tests::tensors_of(whole.report.checkpoint) ==
+          tests::tensors_of(jobs().path("stopped") + "/" + tests::step_name(last + 1)));
   }
+}
+
+TEST_CASE("a checkpoint that cannot be committed ends the ranks while their GPUs work") {
+  const tests::GpuJob job = tests::gpu_job(
+      jobs(), "gpt2", "left",
+      {"checkpoint.resume=none", "strategy=ddp", "checkpoint.every=2", "checkpoint.behind=true", "train.steps=20"}, 2);
+  const auto take_away = [](std::int64_t) { std::filesystem::remove_all(jobs().path("left")); };
+  CHECK_THROWS_AS(run(job, 0, {}, take_away), IoError);
 }
 
 TEST_CASE("GPUs send weights and gradients as codes of 8 bits as processors do, alike to the bit whatever the order") {
