@@ -106,6 +106,20 @@ TEST_CASE("local SGD that averages every step of plain SGD is data parallel trai
   CHECK(largest_difference(every_step, reduced) < kBound);
 }
 
+TEST_CASE("one rank that has nobody to average with trains as without") {
+  const TinyJobs jobs;
+  const auto trained = [&](const std::string& data) {
+    static int runs = 0;
+    return run(jobs.load("gpt2", std::to_string(runs++),
+                         {"precision.compute=bf16", "checkpoint.every=2", "strategy.data=" + data}));
+  };
+  const Trained plain = trained("ddp");
+  for (const char* data : {"{kind: local_sgd, every: 2}", "{kind: local_sgd, every: 2, delayed: true}"}) {
+    CAPTURE(std::string(data));
+    CHECK(trained(data).loss == plain.loss);
+  }
+}
+
 TEST_CASE("a delayed average comes a round late, and all is settled where weights are saved") {
   const TinyJobs jobs;
   // One round: nothing is under way before its end but the start, on which all agree; saving then takes the plain mean.
