@@ -500,8 +500,7 @@ class Rules {
     if (stages && *stages > 1)
       add("strategy.offload.gradients", "stages of a pipeline sum the gradients of several micro-batches on the device",
           "none; or no strategy.pipeline");
-    const std::string& compression = text("strategy.data.compression");
-    if (!compression.empty() && compression != "none")
+    if (compression_record() != nullptr)
       add("strategy.offload.gradients", "what compression sends of a gradient comes after the gradients of later units",
           "none; or strategy.data.compression: none");
     if (text("strategy.data.reduce_dtype") == "int8")

@@ -293,11 +293,12 @@ TEST_CASE("with gradients on disk too every strategy trains to the same bits, an
   }
 }
 
-TEST_CASE("gradients on disk that are of several micro-batches, or of stages, are refused at their key") {
+TEST_CASE("gradients on disk that are of several micro-batches, of stages, or compressed, are refused at their key") {
   const MixedJobs jobs;
-  const auto refusal_of = [&](const std::string& line) {
+  const auto refusal_of = [&](const std::string& line, Overrides more = {}) {
+    more.emplace_back("strategy.offload={gradients: disk}");
     try {
-      in_small_chunks(jobs.load(line, "run", {"strategy.offload={gradients: disk}"}));
+      in_small_chunks(jobs.load(line, "run", more));
     } catch (const JobError& error) {
       return error.diagnostics().front().path;
     }
@@ -305,6 +306,9 @@ TEST_CASE("gradients on disk that are of several micro-batches, or of stages, ar
   };
   CHECK(refusal_of("gpt ddp m2") == "strategy.offload.gradients");
   CHECK(refusal_of("gpt r2 ddp p2 1f1b m4") == "strategy.offload.gradients");
+  for (const char* compression : {"int8", "bf16", "{top_k: 0.1}"})
+    CHECK(refusal_of("gpt r2 ddp m1", {"strategy.data.compression=" + std::string(compression)}) ==
+          "strategy.offload.gradients");
   CHECK(refusal_of("gpt ddp m1").empty());
 }
 
