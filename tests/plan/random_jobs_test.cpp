@@ -111,7 +111,7 @@ class RandomJob {
     std::string with = "layers: " + std::to_string(chunks * one_of<int>({1, 2})) +
                        ", heads: 8, kv_heads: " + one_of<std::string>({"4", "8"}) +
                        ", head_dim: 16, dim: 64, hidden: 128, vocab: 256";
-    if (experts) with += ", sparse: true, experts: 8, top_k: 2, expert_hidden: 32";
+    if (experts) with += ", sparse: true, experts: 8, expert_hidden: 32, top_k: " + one_of<std::string>({"1", "2"});
     if (experts && chance(0.3)) with += ", router_aux: 0.01";
     if (experts && chance(0.3)) with += ", router_score: sigmoid, router_balance: bias";
     if (experts && chance(0.3)) with += ", expert_capacity: 1.25";
