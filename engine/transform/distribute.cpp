@@ -33,8 +33,15 @@ std::string describe(const Placement& placement, int rank) {
   for (ValueId input : node.inputs) {
     const Value& value = graph.value(input);
     const Placement placement = value.spec.on(axis);
+    const int rank = value.shape().rank();
+    if (axis == Axis::tensor && rank >= 4 && placement.is_shard(rank - 1)) {
+      const std::int64_t heads = value.shape()[rank - 2];
+      refuse(graph, node, axis,
+             fmt::format("{} has {} {}, and each rank takes whole heads: strategy.tensor.degree has to divide {}",
+                         value.name, heads, heads == 1 ? "head" : "heads", heads));
+    }
     if (value.kind != ValueKind::scalar)
-      how += (how.empty() ? "" : ", ") + value.name + " " + describe(placement, value.shape().rank());
+      how += (how.empty() ? "" : ", ") + value.name + " " + describe(placement, rank);
   }
   refuse(graph, node, axis, fmt::format("{} cannot work on operands that lie so: {}", name_of(node.op), how));
 }

@@ -42,9 +42,9 @@ const std::vector<Published> kModels{
     {"deepseek-v3", 671'026'404'352},    {"mixtral-8x7b", 46'702'792'704},
 };
 
-CompiledJob planned(const std::string& folder, int nodes) {
-  LoadedJob loaded = load_job(kPublished + "/" + folder,
-                              {"cluster.hardware=h100-sxm", "cluster.nodes=" + std::to_string(nodes)}, kOptions);
+CompiledJob planned(const std::string& folder, int nodes, std::vector<std::string> overrides = {}) {
+  overrides.insert(overrides.end(), {"cluster.hardware=h100-sxm", "cluster.nodes=" + std::to_string(nodes)});
+  LoadedJob loaded = load_job(kPublished + "/" + folder, overrides, kOptions);
   const cost::MachineModel machine = *resolve_cluster(loaded, kSource + "/configs/hardware");
   const kernels::cuda::CudaTarget target(machine.device.capability, machine.device.units);
   const auto on_node = static_cast<int>(*loaded.job.cluster.devices_per_node);
@@ -95,4 +95,17 @@ TEST_CASE("a published model is planned for GPUs; one that is too large says how
   }
   CHECK_MESSAGE(told.find("at least 89 such ranks") != std::string::npos, told);
   CHECK_MESSAGE(told.find("cluster.nodes=") != std::string::npos, told);
+}
+
+TEST_CASE("tensor parallelism that would cut a head says what its degree has to divide") {
+  std::string told;
+  try {
+    planned("gemma-3-1b", 1, {"strategy={tensor: {degree: 2}}"});
+  } catch (const JobError& error) {
+    told = error.what();
+  }
+  CHECK_MESSAGE(
+      told.find("self_attn.k_heads has 1 head, and each rank takes whole heads: strategy.tensor.degree has to "
+                "divide 1") != std::string::npos,
+      told);
 }
