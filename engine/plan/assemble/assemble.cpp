@@ -13,6 +13,7 @@
 #include "engine/plan/assemble/emitted_step.h"
 #include "engine/plan/assemble/emitter.h"
 #include "engine/plan/assemble/fold.h"
+#include "engine/plan/assemble/loop_costs.h"
 #include "engine/plan/assemble/passes.h"
 #include "engine/plan/assemble/units.h"
 #include "engine/plan/memory.h"
@@ -370,40 +371,6 @@ class Assembly {
 
 constexpr int kAllAlike = -1;
 
-// What loops may cost. Parts of rings are nobody else's, even where a schedule cools down and has use for fewer, so a
-// loop needs more memory than a list. A list that is short is planned in little time, and gives way to loops that cost
-// next to nothing. Loops in place of long lists may cost some, and as much as they like in a stage that needs hardly
-// more than the fullest of those with cheaper ones.
-class Costs {
- public:
-  explicit Costs(const std::vector<Folded>& folded) : folded_(folded) {
-    constexpr std::int64_t kLongList = 10'000;  // instructions of a stage, in the mean
-    std::int64_t instructions = 0;
-    for (const Folded& one : folded) instructions += one.instructions;
-    is_long_ = instructions >= kLongList * std::ssize(folded);
-  }
-
-  bool is_long() const { return is_long_; }
-
-  /// A stage whose loops cost too much, or kAllAlike. REQUIRES: if the list is long, the memory of `plan` is planned.
-  int too_costly(const Plan& plan) const {
-    double fullest = 0;
-    for (std::size_t i = 0; is_long_ && i < folded_.size(); ++i)
-      if (!costly(i)) fullest = std::max(fullest, static_cast<double>(plan.roles[i].total_bytes));
-    for (std::size_t i = 0; i < folded_.size(); ++i)
-      if (costly(i) && (!is_long_ || static_cast<double>(plan.roles[i].total_bytes) > kMost * fullest))
-        return static_cast<int>(i);
-    return kAllAlike;
-  }
-
- private:
-  static constexpr double kMost = 1.05, kMostOfLong = 1.25;
-  bool costly(std::size_t stage) const { return folded_[stage].memory > (is_long_ ? kMostOfLong : kMost); }
-
-  const std::vector<Folded>& folded_;
-  bool is_long_ = false;
-};
-
 // Of stages that were put together: one whose rounds are not alike or whose loops are too costly, so that all are of no
 // use (kAllAlike: there is none), and whether a draft has loops that are too costly.
 struct Outcome {
@@ -432,9 +399,9 @@ Outcome assemble_roles(const AssembleOptions& options, const Rounds* rounds, int
     return assembly.folded().alike;
   });
   const bool loops = rounds != nullptr && unlike == kAllAlike;
-  const Costs costs(folded);
+  const LoopCosts costs(folded);
   if (loops && !draft && !costs.is_long())
-    if (const int stage = costs.too_costly(plan); stage != kAllAlike) return {.useless = stage};
+    if (const std::optional<int> stage = costs.too_costly(plan)) return {.useless = *stage};
   // Only the fullest stage is worth much care. What the others waste is less than it needs.
   std::vector<std::int64_t> least(plan.roles.size());
   std::vector<char> wasted(plan.roles.size());
@@ -449,13 +416,13 @@ Outcome assemble_roles(const AssembleOptions& options, const Rounds* rounds, int
     if (wasted[static_cast<std::size_t>(stage)] && role.total_bytes > most) plan_memory(role, options.limit_bytes);
     return true;
   });
-  const int costly = loops ? costs.too_costly(plan) : kAllAlike;
-  if (costly != kAllAlike && !draft) return {.useless = costly};
+  const std::optional<int> costly = loops ? costs.too_costly(plan) : std::nullopt;
+  if (costly && !draft) return {.useless = *costly};
   for_each_stage([&](int, Role& role) {
     derive_order(role, plan.mesh);
     return rounds == nullptr || (waits_alike(role) && std::ranges::all_of(role.programs, streams_settle));
   });
-  return {unlike, costly != kAllAlike};
+  return {unlike, costly.has_value()};
 }
 
 // Rounds settle only some way behind the warm-up, later where gathers run ahead.
