@@ -81,8 +81,8 @@ class CudaExecutor final : public Executor {
 
   ~CudaExecutor() override {
     communicator_.describe_by({});
-    // Whoever started it has left for a reason of its own, perhaps with what was bound. The memory under it goes: it
-    // has to end first.
+    // An exception between start() and finish() may have freed the fields that were bound, so nothing is given back.
+    // But the program still uses this memory: it has to end first.
     if (const CudaProgram* const program = running_.load(); program != nullptr && !failed_) try {
         guarded([&] { wait_for_end(*program); });
       } catch (const std::exception&) {

@@ -1,7 +1,7 @@
 // A rank's part in saving checkpoints, from the step whose weights they are to the commit.
 //
 // Where files are written behind the step (engine/train/checkpoint_plan.h), a save copies what the rank writes and the
-// run goes on. Rank 0 commits when the ranks first find, once a step, that the files of all are on the disk. Invariant:
+// run goes on. At the end of the first step at which the files of all ranks are on the disk, rank 0 commits. Invariant:
 // one checkpoint is under way at a time, and until it is committed nothing but its hidden directory shows it.
 #pragma once
 

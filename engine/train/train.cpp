@@ -240,7 +240,8 @@ class RankLoop {
   std::string advance(data::Loader& loader) {
     if (std::string trouble = one_step(loader, step_); !trouble.empty()) return trouble;
     ++step_;
-    if (!executor_->runs_beside_host()) housekeeping();
+    if (!executor_->runs_beside_host()) tell_and_ask();
+    if (saver_) saver_->commit_if_written();
     average_what_is_due();
     if (evaluation_ && step_ % job_.eval->every == 0)  // at an average: the job's rules see to it
       if (std::string trouble = evaluate(); !trouble.empty()) return trouble;
@@ -249,7 +250,7 @@ class RankLoop {
 
   // What follows the last step. Returns as advance() does.
   std::string end() {
-    if (executor_->runs_beside_host()) housekeeping();
+    if (executor_->runs_beside_host()) tell_and_ask();
     if (averages() && !averages_parts() && averaged_ != step_ && step_ > began_) average();
     if (evaluation_ && evaluated_ != step_ && !stopped_)
       if (std::string trouble = evaluate(); !trouble.empty()) return trouble;
@@ -272,7 +273,7 @@ class RankLoop {
         averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_;
     if (program == step_program_) step_start_ = Clock::now();
     executor_->start(program);
-    if (executor_->runs_beside_host()) housekeeping();
+    if (executor_->runs_beside_host()) tell_and_ask();
     executor_->finish();
     bytes_sent_ += communicator_.bytes_sent() - sent;
     const float loss_scale = std::exchange(loss_scale_, metrics_.loss_scale);  // the step leaves that of the next one
@@ -315,16 +316,15 @@ class RankLoop {
     }
     record.skipped = outcome != Outcome::updated;
     record.lowers_scale = outcome == Outcome::overflowed;
-    record.memory_bytes = executor_->allocated_bytes();
+    record.memory_bytes = std::max(executor_->allocated_bytes(), counted_bytes_);
     record.figures = figures_of(run_.compiled.figures, figures_);
   }
 
   // What the ranks tell each other and the user after a step: at once, or, where a device works beside the host, while
-  // it works on the next one, so that it waits for nobody's answer. There a stop counts one step later.
-  void housekeeping() {
-    if (untold_) untold_->memory_bytes = std::max(untold_->memory_bytes, executor_->counted_bytes());
+  // it works on the next one, so that it waits for nobody's answer. There a stop takes effect one step later.
+  void tell_and_ask() {
+    counted_bytes_ = std::max(counted_bytes_, executor_->counted_bytes());
     tell_of_step();
-    if (saver_) saver_->commit_if_written();
     const bool asked = run_.options.stop != nullptr && run_.options.stop->load();
     stopped_ = channel_.any(stopped_ || asked || (leads_ && !run_.log_failure.empty()));
   }
@@ -502,6 +502,7 @@ class RankLoop {
   std::optional<StepRecord> untold_;
   Clock::time_point step_start_{};  // of the last run of the step program
   std::int64_t bytes_sent_ = 0;
+  std::int64_t counted_bytes_ = 0;  // of the device's memory, the most so far
   bool stopped_ = false;
   std::int64_t step_ = 0;        // updates made
   std::int64_t next_batch_ = 0;  // that the loader gives next; ahead of step_ by what rollbacks left out

@@ -34,12 +34,9 @@ std::string describe(const Placement& placement, int rank) {
     const Value& value = graph.value(input);
     const Placement placement = value.spec.on(axis);
     const int rank = value.shape().rank();
-    if (axis == Axis::tensor && rank >= 4 && placement.is_shard(rank - 1)) {
-      const std::int64_t heads = value.shape()[rank - 2];
-      refuse(graph, node, axis,
-             fmt::format("{} has {} {}, and each rank takes whole heads: strategy.tensor.degree has to divide {}",
-                         value.name, heads, heads == 1 ? "head" : "heads", heads));
-    }
+    if (axis == Axis::tensor && rank >= 4 && placement.is_shard(rank - 1))
+      if (const std::int64_t heads = value.shape()[rank - 2]; heads % graph.mesh.size(axis) != 0)
+        refuse_uneven(graph, node, axis, "the heads of " + value.name, heads, heads);
     if (value.kind != ValueKind::scalar)
       how += (how.empty() ? "" : ", ") + value.name + " " + describe(placement, rank);
   }

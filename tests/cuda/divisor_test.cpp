@@ -28,7 +28,7 @@ void check(std::int64_t n, std::int64_t by) {
 void check_near_multiples(std::int64_t by, std::int64_t multiple) {
   if (multiple > kMost / by) return;
   for (const std::int64_t off : {-1, 0, 1})
-    if (const std::int64_t n = multiple * by; n + off >= 0 && (off <= 0 || n < kMost)) check(n + off, by);
+    if (const std::int64_t n = multiple * by; (off <= 0 || n < kMost) && n + off >= 0) check(n + off, by);
 }
 
 }  // namespace

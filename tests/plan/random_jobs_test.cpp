@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,27 +65,33 @@ class RandomJob {
         schedule == "interleaved" || schedule == "zb_v" || schedule == "looped_bfs" || schedule == "dualpipe_v";
     const int chunks = stages > 1 && of_chunks ? 2 : 1, micro = one_of<int>({1, 1, 2}),
               micro_batches = stages * one_of<int>({1, 2, 3, 4, 8});
-    strategy_ = "data: " + one_of(kData);
-    if (stages > 1)
-      strategy_ += ", pipeline: {degree: " + std::to_string(stages) + ", schedule: " + schedule +
-                   ", virtual_stages: " + std::to_string(chunks) + "}";
-    if (tensor > 1)
-      strategy_ += ", tensor: {degree: " + std::to_string(tensor) + ", sequence_parallel: " + flag(0.5) +
-                   ", overlap: " + flag(0.3) + "}";
+    std::string strategy = "data: " + use(kData);
+    if (stages > 1) {
+      used.insert(schedule);
+      strategy += ", pipeline: {degree: " + std::to_string(stages) + ", schedule: " + schedule +
+                  ", virtual_stages: " + std::to_string(chunks) + "}";
+    }
+    if (tensor > 1) {
+      strategy += ", tensor: {degree: " + std::to_string(tensor) + ", sequence_parallel: " + flag(0.5);
+      strategy += ", overlap: " + flag(0.3) + "}";
+    }
     if (context > 1)
-      strategy_ +=
-          ", context: {degree: " + std::to_string(context) + ", kind: " + one_of<std::string>({"gather", "ring"}) + "}";
-    if (expert > 1) strategy_ += ", expert: {degree: " + std::to_string(expert) + "}";
-    if (chance(0.2)) offload(stages);
-    return "model: {graph: models/decoder.yaml, with: {" + model(stages * chunks, experts) +
-           "}}\ndata: {format: tokens, train: tokens.bin, seq_len: 64}\ntrain: {steps: 8, clip_norm: 1.0, batch: "
-           "{global: " +
-           std::to_string(data * expert * micro * micro_batches) + ", micro: " + std::to_string(micro) +
-           "}, optimizer: " + one_of(kOptimizers) + "}\nprecision: " + one_of(kPrecisions) +
-           "\nactivation_checkpointing: " + one_of(kRecomputed) +
-           "\ncluster: {device: cuda, devices_per_node: " + std::to_string(stages * tensor * context * expert * data) +
-           "}\nstrategy: {" + strategy_ + "}\n";
+      strategy += ", context: {degree: " + std::to_string(context) + ", kind: " + use({"gather", "ring"}) + "}";
+    if (expert > 1) strategy += ", expert: {degree: " + std::to_string(expert) + "}";
+    if (chance(0.2)) strategy += offload(stages);
+    std::string text = "model: {graph: models/decoder.yaml, with: {" + model(stages * chunks, experts) + "}}\n";
+    text += "data: {format: tokens, train: tokens.bin, seq_len: 64}\n";
+    text +=
+        "train: {steps: 8, clip_norm: 1.0, batch: {global: " + std::to_string(data * expert * micro * micro_batches) +
+        ", micro: " + std::to_string(micro) + "}, optimizer: " + use(kOptimizers) + "}\n";
+    text += "precision: " + use(kPrecisions) + "\n";
+    text += "activation_checkpointing: " + use(kRecomputed) + "\n";
+    text += "cluster: {device: cuda, devices_per_node: " + std::to_string(stages * tensor * context * expert * data) +
+            "}\nstrategy: {" + strategy + "}\n";
+    return text;
   }
+
+  std::set<std::string> used;  ///< of what the job has, the words that some job has to be planned with
 
  private:
   bool chance(double share) { return static_cast<double>(random_() % 1000) < 1000 * share; }
@@ -98,60 +105,80 @@ class RandomJob {
     return one_of(std::vector<T>(all));
   }
 
-  void offload(int stages) {
-    strategy_ += ", offload: {optimizer: host";
-    if (chance(0.5)) strategy_ += ", update: host";
-    if (chance(0.3)) strategy_ += ", gradients: host";
-    if (chance(0.5)) strategy_ += ", parameters: host";
-    if (stages == 1 && chance(0.5)) strategy_ += ", activations: host";
-    strategy_ += "}";
+  const std::string& use(const Words& all) { return *used.insert(one_of(all)).first; }
+
+  std::string offload(int stages) {
+    std::string text = ", offload: {optimizer: host";
+    const auto maybe = [&](double share, const char* more) {
+      if (!chance(share)) return;
+      text += ", " + std::string(more);
+      used.insert(more);
+    };
+    maybe(0.5, "update: host");
+    maybe(0.3, "gradients: host");
+    maybe(0.5, "parameters: host");
+    if (stages == 1) maybe(0.5, "activations: host");
+    return text + "}";
   }
 
   std::string model(int chunks, bool experts) {
-    std::string with = "layers: " + std::to_string(chunks * one_of<int>({1, 2})) +
-                       ", heads: 8, kv_heads: " + one_of<std::string>({"4", "8"}) +
-                       ", head_dim: 16, dim: 64, hidden: 128, vocab: 256";
-    if (experts) with += ", sparse: true, experts: 8, expert_hidden: 32, top_k: " + one_of<std::string>({"1", "2"});
-    if (experts && chance(0.3)) with += ", router_aux: 0.01";
-    if (experts && chance(0.3)) with += ", router_score: sigmoid, router_balance: bias";
-    if (experts && chance(0.3)) with += ", expert_capacity: 1.25";
-    if (experts && chance(0.3)) with += ", shared_hidden: 64";
-    if (chance(0.15)) with += ", mtp: true";
-    if (chance(0.2)) with += ", tied: true";
-    if (chance(0.2)) with += ", dropout: 0.1";
-    if (chance(0.1)) with += ", window: 16";
+    std::string with = "layers: " + std::to_string(chunks * one_of<int>({1, 2}));
+    with += ", dim: 64, hidden: 128, vocab: 256";
+    const auto maybe = [&](double share, const std::string& more) {
+      if (!chance(share)) return;
+      with += ", " + more;
+      used.insert(more);
+    };
+    if (chance(0.2))
+      with += ", heads: 4, kv_heads: 4, head_dim: 24, kv_rank: 32, q_rank: 32, rope_dim: 8, v_dim: 16";
+    else
+      with += ", head_dim: 16, heads: " + one_of<std::string>({"4", "8"}) + ", kv_heads: 4";
+    if (experts) {
+      with += ", sparse: true, experts: 8, expert_hidden: 32, top_k: " + one_of<std::string>({"1", "2"});
+      maybe(0.3, "router_aux: 0.01");
+      maybe(0.3, "router_score: sigmoid, router_balance: bias");
+      maybe(0.3, "expert_capacity: 1.25");
+      maybe(0.3, "shared_hidden: 64");
+    }
+    maybe(0.15, "mtp: true");
+    maybe(0.2, "tied: true");
+    maybe(0.2, "dropout: 0.1");
+    maybe(0.1, "window: 16");
     return with;
   }
 
   std::mt19937_64 random_;
-  std::string strategy_;
 };
 
 }  // namespace
 
-TEST_CASE("a random job becomes a plan that is proved, or is refused at one of its keys") {
+TEST_CASE("a random job becomes a plan that is proved, or is refused with a reason") {
   static const kernels::cuda::CudaTarget sm_90(90, 132);
   const Hardware hardware{.target = &sm_90, .memory_bytes = std::int64_t{64} << 30, .threads = 1};
+  const LoadOptions options{
+      .configs_dir = std::string(TRAINER_SOURCE_DIR) + "/configs", .check_files = true, .world_size = 0};
   const char* const asked = std::getenv("TRAINER_RANDOM_JOBS");
-  const int number = asked == nullptr ? 250 : std::atoi(asked);
+  const int number = asked == nullptr ? 300 : std::stoi(asked);
   int planned = 0;
+  std::set<std::string> used, of_planned;
   for (int i = 0; i < number; ++i) {
-    const std::string text = RandomJob(static_cast<std::uint64_t>(i)).text();
+    RandomJob job(static_cast<std::uint64_t>(i));
+    const std::string text = job.text();
     CAPTURE(text);
+    used.insert(job.used.begin(), job.used.end());
     try {
-      compile(parse_job(
-                  text, "job.yaml", {},
-                  {.configs_dir = std::string(TRAINER_SOURCE_DIR) + "/configs", .check_files = true, .world_size = 0}),
-              hardware, Purpose::train);
+      compile(parse_job(text, "job.yaml", {}, options), hardware, Purpose::train);
       ++planned;
+      of_planned.insert(job.used.begin(), job.used.end());
     } catch (const JobError& refused) {
-      for (const Diagnostic& one : refused.diagnostics()) CHECK_FALSE(one.path.empty());
+      for (const Diagnostic& one : refused.diagnostics()) CHECK_FALSE((one.path.empty() || one.message.empty()));
     } catch (const std::exception& failed) {
       FAIL_CHECK(std::string(failed.what()));
     }
   }
   MESSAGE(planned << " of " << number << " are planned");
   CHECK(2 * planned > number);
+  CHECK(of_planned == used);
 }
 
 }  // namespace trainer::random_jobs_test

@@ -30,18 +30,14 @@ std::int64_t bytes_from(const TensorDesc& tensor, int dim) {
   return bytes;
 }
 
-/// Whether a cut of columns may be one of the heads of [..., heads, head_dim]: the columns are all elements of those.
-bool may_be_of_heads(const Placement& placement, const TensorDesc& tensor, std::int64_t row) {
-  const int rank = tensor.shape.rank();
-  return placement.is_shard() && placement.dim == Held::kLast && placement.parts == 1 && rank >= 4 && row != 0 &&
-         bytes_from(tensor, rank - 2) == row;
-}
-
-/// A cut of bytes as one of a tensor.
-Placement of_tensor(const Placement& placement, const TensorDesc& tensor, bool of_heads) {
+/// A cut of bytes as one of a tensor. Of columns that are all elements of [heads, head_dim], it is one of the heads.
+Placement of_tensor(const Placement& placement, const TensorDesc& tensor, std::int64_t row) {
   const int rank = tensor.shape.rank();
   if (!placement.is_shard()) return placement;
-  if (placement.dim == Held::kLast) return placement.moved_to(of_heads ? rank - 2 : rank - 1);
+  if (placement.dim == Held::kLast) {
+    const bool heads = rank >= 4 && placement.parts == 1 && row != 0 && bytes_from(tensor, rank - 2) == row;
+    return placement.moved_to(heads ? rank - 2 : rank - 1);
+  }
   return placement.dim > 0 && placement.dim >= rank - 1 ? placement.moved_to(Placement::kRows) : placement;
 }
 
@@ -237,28 +233,16 @@ const Rules::Answer& Rules::apply(std::int32_t signature, std::span<const Facts>
   const Signature& of = role_.signatures[static_cast<std::size_t>(signature)];
   if (inputs.size() + num_outputs != of.operands.size()) return kNone;
   placements_.clear();
-  std::vector<std::size_t>
-      either;  // operands of one head, or of one expert for each token: both cuts are the same bytes
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::optional<Placement> placement = operand(inputs[i], axis);
     if (!placement) return kNone;
-    const TensorDesc& tensor = of.operands[i];
-    const bool of_heads = may_be_of_heads(*placement, tensor, inputs[i].row);
-    const bool one = of_heads && tensor.shape[tensor.shape.rank() - 2] == 1;
-    if (one) either.push_back(i);
-    placements_.push_back(of_tensor(*placement, tensor, of_heads && !one));
+    placements_.push_back(of_tensor(*placement, of.operands[i], inputs[i].row));
   }
   known_.resize(role_.signatures.size());
   std::deque<Known>& known = known_[static_cast<std::size_t>(signature)];
   for (const Known& one : known)
     if (one.step == step && one.inputs == placements_) return one.answer;
-  Answer answer = ask(of, placements_, num_outputs, step);
-  if (!answer && !either.empty()) {
-    std::vector<Placement> of_heads = placements_;
-    for (const std::size_t i : either) of_heads[i] = of_heads[i].moved_to(of.operands[i].shape.rank() - 2);
-    answer = ask(of, of_heads, num_outputs, step);
-  }
-  known.push_back({placements_, step, std::move(answer)});
+  known.push_back({placements_, step, ask(of, placements_, num_outputs, step)});
   return known.back().answer;
 }
 
@@ -276,8 +260,10 @@ Rules::Answer Rules::ask(const Signature& signature, std::span<const Placement> 
   std::vector<Output> held;
   for (std::size_t i = 0; i < num_outputs; ++i) {
     const TensorDesc& tensor = signature.operands[inputs.size() + i];
-    const Held as((*outputs)[i], tensor.shape.rank());
-    held.push_back({as, as.placement.dim == Held::kLast ? bytes_from(tensor, (*outputs)[i].dim) : 0});
+    const int rank = tensor.shape.rank(), dim = (*outputs)[i].dim;
+    const Held as((*outputs)[i], rank);
+    const bool inside = rank >= 4 && dim == rank - 1;  // columns of [..., heads, head_dim] are no cut of heads
+    held.push_back({as, as.placement.dim == Held::kLast && !inside ? bytes_from(tensor, dim) : 0});
   }
   return held;
 }

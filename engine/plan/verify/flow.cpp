@@ -246,6 +246,7 @@ void Flow::finish_units() {
       report_(last, "ends a step that has left out weights of " + unit.name);
     if (steps && unit.trained() && record.states != state_operands(unit).size())
       report_(last, "ends a step that has updated " + std::to_string(record.states) + " states of " + unit.name);
+    // One rank has nobody to average with, unless an outer optimizer moves its weights.
     const bool apart = plan_.mesh.group_size(kBatchAxes) > 1 || unit.find(Slot::Kind::anchor) != nullptr;
     if (unit.trained() && restores() && apart && record.master < 0 && renews(index))
       report_(last, "ends without bringing " + unit.name + " together" +

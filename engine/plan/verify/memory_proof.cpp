@@ -3,7 +3,6 @@
 #include "engine/plan/verify/memory_proof.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>

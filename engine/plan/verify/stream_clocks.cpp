@@ -9,8 +9,9 @@
 
 namespace trainer {
 
-// Up to this pass or the one before. What has not moved on may stay or be further behind, and has to do so at the end
-// of each of the round's instructions too, with all that stays before all that moves.
+// What a stream knows of another has to move on by one round, up to this pass or the one before. Where it does not, it
+// may stay, or be further behind, and has to do so at the end of each of the round's instructions too, with all that
+// stays before all that moves.
 std::optional<StreamClock> stays_behind(const Loop& loop, const ActiveStreams& active, const StreamClocks& found,
                                         const StreamClocks& now, const std::vector<StreamClock>& ended) {
   StreamClock stays;
@@ -46,6 +47,7 @@ std::optional<StreamClock> stays_behind(const Loop& loop, const ActiveStreams& a
 }
 
 bool streams_settle(const Program& program) {
+  if (program.loops.empty()) return true;
   StreamClocks clocks, found;
   std::vector<StreamClock> ended;
   ended.reserve(program.instructions.size());

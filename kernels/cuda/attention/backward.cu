@@ -18,8 +18,8 @@ struct Sizes {
   static constexpr int kStatisticsBytes = 2 * kStages * kColumns * 4;
   static constexpr int kBytes = (kTileBytes > kStagingBytes<D> ? kTileBytes : kStagingBytes<D>)+kStatisticsBytes;
 };
-/// dk and dv lie in registers beside a tile's probabilities and their gradient. Few columns, so that three blocks fit a
-/// multiprocessor by their registers, for heads of up to 64.
+/// dk and dv lie in registers beside a tile's probabilities and their gradient. Few columns, so that of heads of up to
+/// 64 three blocks fit a multiprocessor by their registers.
 template <int D>
 using KeySizes = Sizes<D, D <= 128 ? 32 : 16>;
 template <int D>

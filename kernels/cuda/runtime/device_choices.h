@@ -30,7 +30,7 @@ class DeviceChoices {
   std::optional<std::string> choose(const std::string& key, const std::function<bool(const std::string&)>& accepts,
                                     const std::function<std::optional<std::string>()>& measure);
 
-  /// The same for devices of the same kind, and hardly for others.
+  /// The same for devices of the same kind, and hardly for others, in processes of the same binary.
   std::int64_t kind_number() const;
   /// What was taken so far. The texts of several devices, one behind another, are such a text too, of which the first
   /// choice of a kind and key counts.

@@ -137,6 +137,7 @@ std::optional<std::string> TimedChoices::choose(const std::string& key,
   }
   found = publish(key, *found, accepts);
   if (!found) return found;
+  unmeasured_.erase(key);
   ++measured_;
   return choices_[key] = *found;
 }
@@ -187,11 +188,9 @@ std::optional<std::string> TimedChoices::take_note() {
                           : "which is kept in " + path_;
   }
   if (unmeasured > 0)
-    note += (note.empty() ? "" : "; ") +
-            std::string(
-                "choices for matrix products that could not be timed, since the plan's memory has no room for "
-                "their operands beside each other or every way failed: ") +
-            std::to_string(unmeasured) + ", which are the library's first";
+    note += (note.empty() ? "" : "; ") + std::to_string(unmeasured) + (unmeasured == 1 ? " choice" : " choices") +
+            " for matrix products could not be timed, and the library's first ways are taken: the plan's memory has no "
+            "room for their operands, or every way failed";
   return note;
 }
 
