@@ -28,6 +28,12 @@ std::vector<GoldenJob> training_jobs() {
   return jobs;
 }
 
+const GoldenJob& golden(const std::string& name) {
+  const auto found = std::ranges::find(golden_jobs(), name, &GoldenJob::name);
+  REQUIRE(found != golden_jobs().end());
+  return *found;
+}
+
 const Program& step_of(const Role& role) { return *role.program(ProgramKind::step); }
 
 // What an instruction does, wherever its operands lie.
@@ -133,11 +139,9 @@ TEST_CASE("a longer step has the same list") {
        {"gpt2_1f1b_deep_cuda", "gpt2_zb_h1", "gpt2_zb_h2_tensor_cuda", "llama_zero3", "gpt2_3d_fsdp_sequence_cuda",
         "llama_gpipe", "gpt2_looped_bfs_zero3", "llama_3d_looped_bfs_zero2"}) {
     CAPTURE(name);
-    const auto job = std::ranges::find(golden_jobs(), name, &GoldenJob::name);
-    REQUIRE(job != golden_jobs().end());
-    GoldenJob wide = *job;  // a micro-batch fills aligned memory: else each is copied in by itself
+    GoldenJob wide = golden(name);  // a micro-batch fills aligned memory: else each is copied in by itself
     for (const char* key : {"model.with.context=128", "data.seq_len=128"})
-      if (job->model == "gpt2" || std::string(key).starts_with("data")) wide.overrides.emplace_back(key);
+      if (wide.model == "gpt2" || std::string(key).starts_with("data")) wide.overrides.emplace_back(key);
     const Plan some = golden_compiled(longer(wide, 512)).plan, many = golden_compiled(longer(wide, 8192)).plan;
     for (std::size_t stage = 0; stage < some.roles.size(); ++stage) {
       CHECK(step_of(some.roles[stage]).instructions.size() == step_of(many.roles[stage]).instructions.size());
@@ -147,9 +151,7 @@ TEST_CASE("a longer step has the same list") {
 }
 
 TEST_CASE("where a plan fits only with every micro-batch written out, it has no loop") {
-  const auto found = std::ranges::find(golden_jobs(), "gpt2_zb_h1", &GoldenJob::name);
-  REQUIRE(found != golden_jobs().end());
-  const GoldenJob job = longer(*found, 256);
+  const GoldenJob job = longer(golden("gpt2_zb_h1"), 256);
   const std::int64_t looped = peak_of(golden_compiled(job).plan), listed = peak_of(golden_compiled(job, false).plan);
   REQUIRE(listed < looped);
   const auto within = [&](std::int64_t limit) {
@@ -166,9 +168,7 @@ TEST_CASE("where a plan fits only with every micro-batch written out, it has no 
 }
 
 TEST_CASE("rings that take more than a list are for long steps, and do the same") {
-  const auto found = std::ranges::find(golden_jobs(), "llama_zb_v", &GoldenJob::name);
-  REQUIRE(found != golden_jobs().end());
-  GoldenJob job = *found;
+  GoldenJob job = golden("llama_zb_v");
   for (const char* given :
        {"cluster.devices_per_node=4", "strategy.pipeline.degree=4", "model.with.layers=8", "data.seq_len=2048"})
     job.overrides.emplace_back(given);
@@ -186,9 +186,7 @@ TEST_CASE("rings that take more than a list are for long steps, and do the same"
 }
 
 TEST_CASE("a small last stage, whose rings take much more than its list, leaves a long step its loops") {
-  const auto found = std::ranges::find(golden_jobs(), "gpt2_1f1b_deep_cuda", &GoldenJob::name);
-  REQUIRE(found != golden_jobs().end());
-  GoldenJob job = *found;
+  GoldenJob job = golden("gpt2_1f1b_deep_cuda");
   for (const char* given : {"strategy.pipeline.split=[h.1, h.2, ln_f]", "model.with.layers=24", "model.with.vocab=64",
                             "model.with.context=256", "data.seq_len=256", "model.with.dim=128"})
     job.overrides.emplace_back(given);
@@ -203,8 +201,6 @@ TEST_CASE("a small last stage, whose rings take much more than its list, leaves 
 }
 
 TEST_CASE("every schedule beside every sharded strategy makes long steps that are proved") {
-  const auto found = std::ranges::find(golden_jobs(), "gpt2_zb_h1", &GoldenJob::name);
-  REQUIRE(found != golden_jobs().end());
   const std::set<std::string> of_chunks{"interleaved", "zb_v", "looped_bfs", "dualpipe_v"};
   for (const std::string schedule :
        {"gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v", "looped_bfs", "dualpipe_v"})
@@ -213,7 +209,7 @@ TEST_CASE("every schedule beside every sharded strategy makes long steps that ar
         CAPTURE(schedule);
         CAPTURE(data);
         CAPTURE(stages);
-        GoldenJob job = *found;
+        GoldenJob job = golden("gpt2_zb_h1");
         job.target = GoldenTarget::cuda;
         job.overrides = {"cluster.devices_per_node=" + std::to_string(2 * stages), "model.with.layers=16",
                          "strategy={data: " + data + ", pipeline: {degree: " + std::to_string(stages) + ", schedule: " +
@@ -225,11 +221,9 @@ TEST_CASE("every schedule beside every sharded strategy makes long steps that ar
 
 // The last of 16 stages of zb_v holds 1.4 times as much in rings, and would be the fullest by 9%; of 8 it is not.
 TEST_CASE("where rings that take much more than a list make a stage the fullest, a long step is a list") {
-  const auto found = std::ranges::find(golden_jobs(), "llama_zb_v", &GoldenJob::name);
-  REQUIRE(found != golden_jobs().end());
   for (const int stages : {8, 16}) {
     CAPTURE(stages);
-    GoldenJob job = *found;
+    GoldenJob job = golden("llama_zb_v");
     for (const std::string& given :
          {"cluster.devices_per_node=" + std::to_string(stages), "strategy.pipeline.degree=" + std::to_string(stages),
           "model.with.layers=" + std::to_string(2 * stages), std::string("data.seq_len=2048")})
