@@ -156,9 +156,6 @@ inline void transpose(const float* from, std::int64_t from_step, int rows, int d
 
 // ---- exponential
 
-/// p · 2^n, where n is what adding `magic` left in the low bits. Unsigned: rows of padding may bring any n.
-VEC_INLINE F32 add_to_exponent(F32 p, F32 shifted) { return (F32)((U32)p + ((U32)shifted << 23)); }
-
 /// 2^t for t ≤ 0 within 2 ulp, and 0 for t ≤ -127: there the exponent's bits of the sum below come out as 0. Between
 /// -127 and -126 the result is a denormal number, which threads flush to 0. NaN stays NaN.
 VEC_INLINE F32 exp2_or_zero(F32 t) {

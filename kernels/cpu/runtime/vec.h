@@ -356,6 +356,10 @@ struct SumF64 {
 
 // ---- functions. Polynomials are minimax fits of our own on the stated intervals.
 
+/// p · 2^n, where n is what adding 1.5 · 2^23 left in the low bits. Unsigned, so that it may wrap: n can be negative, and
+/// rows of padding may bring any n.
+VEC_INLINE F32 add_to_exponent(F32 p, F32 shifted) { return (F32)((U32)p + ((U32)shifted << 23)); }
+
 /// 2^t for t in [-126, 128), within 2 ulp: t = n + f with |f| <= 1/2, 2^f a polynomial, n added to the exponent.
 VEC_INLINE F32 exp2_in_range(F32 t) {
   const F32 magic = splat(0x1.8p23f);  // adding it rounds to an integer, left in the low bits
@@ -368,7 +372,7 @@ VEC_INLINE F32 exp2_in_range(F32 t) {
   p = fma(p, f, splat(2.402264774e-1f));
   p = fma(p, f, splat(6.931471825e-1f));
   p = fma(p, f, splat(1.0f));
-  return from_bits(bits_of(p) + (bits_of(shifted) << 23));
+  return add_to_exponent(p, shifted);
 }
 
 /// The same within 2^-18; 2^0 is exactly 1.
@@ -381,7 +385,7 @@ VEC_INLINE F32 exp2_in_range_short(F32 t) {
   p = fma(p, f, splat(2.402409911e-1f));
   p = fma(p, f, splat(6.931241751e-1f));
   p = fma(p, f, splat(1.0f));
-  return from_bits(bits_of(p) + (bits_of(shifted) << 23));
+  return add_to_exponent(p, shifted);
 }
 
 /// The same within 2^-13, for results that are rounded to bf16.
@@ -393,7 +397,7 @@ VEC_INLINE F32 exp2_in_range_quick(F32 t) {
   p = fma(p, f, splat(2.426111251e-1f));
   p = fma(p, f, splat(6.932609677e-1f));
   p = fma(p, f, splat(9.999280572e-1f));
-  return from_bits(bits_of(p) + (bits_of(shifted) << 23));
+  return add_to_exponent(p, shifted);
 }
 
 /// e^x for x in [-87.3365, 88.7228]: x = n ln 2 + r, with ln 2 in two parts so that r stays exact.
@@ -408,7 +412,7 @@ VEC_INLINE F32 exp_in_range(F32 x) {
   p = fma(p, r, splat(1.666652113e-1f));
   p = fma(p, r, splat(4.999999404e-1f));
   p = fma(p, r * r, r) + 1.0f;
-  return from_bits(bits_of(p) + (bits_of(shifted) << 23));
+  return add_to_exponent(p, shifted);
 }
 
 VEC_INLINE F32 exp(F32 x) {
@@ -469,7 +473,7 @@ VEC_INLINE F32 erf(F32 x) {
 /// Natural logarithm; -inf for 0, NaN below.
 VEC_INLINE F32 log(F32 x) {
   // x = 2^n m with m in [sqrt(1/2), sqrt(2)); log1p(m - 1) = u - u^2/2 + u^3 q(u).
-  const I32 shifted = bits_of(x) - 0x3F3504F3;
+  const I32 shifted = (I32)((U32)x - splat_u32(0x3F3504F3));  // unsigned: of a negative x, NaN in the end, it wraps
   const I32 exponent = shifted >> 23;
   const F32 u = from_bits((shifted & 0x007FFFFF) + 0x3F3504F3) - 1.0f;
   F32 q = splat(6.915146858e-2f);
