@@ -23,6 +23,9 @@
 //   loss_scale = max(smallest_scale, loss_scale · backoff_factor), good_steps = 0
 // else good_steps += 1, and where that reaches growth_interval:
 //   loss_scale = min(largest_scale, loss_scale · growth_factor), good_steps = 0.
+// A factor of 0 is −0 where no smaller loss scale can help: the scale is not dynamic, was at its smallest, or the two
+// were finite. Where the factor before is −0, nothing changes: steps that were started before the host saw the one that
+// failed make no update either, until the host writes another factor.
 //
 // Optimizers take g = gradient · factor, leave weights and states as they are where factor is 0, and read t = applied
 // (1 in the first update). First, for elements whose index in the unit (Call::origin + i) is below decay_elements, w −=
@@ -49,7 +52,7 @@ namespace trainer::kernels {
 
 /// The operand `scalars`.
 struct Scalars {
-  float factor;      ///< what optimizers multiply gradients by; 0: no update
+  float factor;      ///< what optimizers multiply gradients by; 0: no update; −0: nor in the steps that follow
   float loss_scale;  ///< what the loss is multiplied by; with `dynamic`, after update_scalars that of the next step
   float grad_norm;   ///< before clipping
   float loss;        ///< mean

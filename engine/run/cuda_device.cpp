@@ -1,6 +1,7 @@
 // The GPU as a device: one allocation, pinned fields, streams and events as the plan's order asks for them. A program
 // is issued the first time, which lets libraries set themselves up; the second time it is captured, and from then on
-// its graph is launched.
+// its graph is launched. A program may be started again while it still runs. The two runs use two sets of fields, so
+// the program is captured once with each.
 //
 // Whoever waits for the device polls it together with the communicator: a kernel that waits for a lost rank would never
 // end.
@@ -9,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -36,6 +38,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kStagedBytes = std::int64_t{4} << 20;
 // A graph has a node for every launch, some kilobytes each on the host: a longer program is issued again each time.
 constexpr std::int64_t kMostCaptured = 4'000'000;
+// A longer program takes so much longer than what is between two of them that a second graph is not worth its memory.
+constexpr std::int64_t kMostCapturedTwice = 100'000;
 
 std::vector<StreamSchedule> schedules_of(const Role& role) {
   std::vector<StreamSchedule> schedules;
@@ -83,8 +87,8 @@ class CudaExecutor final : public Executor {
     communicator_.describe_by({});
     // An exception between start() and finish() may have freed the fields that were bound, so nothing is given back.
     // But the program still uses this memory: it has to end first.
-    if (const CudaProgram* const program = running_.load(); program != nullptr && !failed_) try {
-        guarded([&] { wait_for_end(*program); });
+    for (std::size_t i = 0; i < num_running_ && !failed_; ++i) try {
+        guarded([&] { wait_for_end(runs_[i]); });
       } catch (const std::exception&) {
       }
     if (failed_) cudaDeviceSynchronize();  // the communicator was aborted, so nothing waits for others
@@ -93,42 +97,53 @@ class CudaExecutor final : public Executor {
   void bind(std::int32_t field, void* data) override { fields_.bind(field, data); }
   bool runs_beside_host() const override { return true; }
 
+  bool may_start_ahead(std::int32_t index) const override {
+    const CudaProgram& program = programs_.at(size(index));
+    return graphs_ && !recording_ && program.program().length() <= kMostCapturedTwice;
+  }
+
   void start(std::int32_t index) override {
-    CudaProgram& program = begin(index);
+    const RunningProgram& run = begin(index);
+    CudaProgram& program = *run.program;
     guarded([&] {
       poison(program);
       if (recording_) make_time_events(program);
       if (recording_ || !may_capture(program) || program.runs++ == 0)
-        issue_.issue(program, recording_);
+        issue_.issue(program, run.set, recording_);
       else
-        replay(program);
-      streams_.mark_end(program.schedule.origin);
+        replay(run);
+      streams_.mark_end(run.set, program.schedule.origin);
     });
   }
 
   void finish() override {
-    CudaProgram& program = *running_.load();
+    CHECK(num_running_ > 0, "a program was started");
+    const RunningProgram& run = runs_[0];
+    CudaProgram& program = *run.program;
     guarded([&] {
-      wait_for_end(program);
-      program.took = Clock::now() - begun_;
+      wait_for_end(run);
+      program.took = Clock::now() - run.begun;
       device_.throw_fault();
-      fields_.give(program.fields.written);
+      fields_.give(run.set, program.fields.written);
     });
     if (recording_) read_times(program);
-    running_.store(nullptr);
+    end_first();
   }
 
   // One instruction after another, in issue order: the proof of the plan plays it so, and it ends.
   std::optional<NonFinite> find_non_finite(std::int32_t index) override {
-    CudaProgram& program = begin(index);
+    const RunningProgram& run = begin(index);
+    CudaProgram& program = *run.program;
+    CHECK(num_running_ == 1, "no other program runs");
+    captured_.store(false, std::memory_order_relaxed);
     passed_.store(kNotRecorded, std::memory_order_relaxed);
     std::optional<NonFinite> found;
     guarded([&] {
       for_each_in_run(passes_of(program.program()), [&](std::int32_t instruction, std::int32_t pass) {
         const Place place{instruction, pass};
         issue_.issue_alone(program, place);
-        streams_.mark_end(program.stream_of(instruction));
-        wait_for_end(program);
+        streams_.mark_end(run.set, program.stream_of(instruction));
+        wait_for_end(run);
         if (!found)
           found =
               inspect_results(role_, issued_at(role_, program.program(), place), number_of(program.program(), place),
@@ -136,9 +151,9 @@ class CudaExecutor final : public Executor {
         return true;
       });
       device_.throw_fault();
-      fields_.give(program.fields.written);
+      fields_.give(run.set, program.fields.written);
     });
-    running_.store(nullptr);
+    end_first();
     return found;
   }
 
@@ -239,31 +254,56 @@ class CudaExecutor final : public Executor {
 
   // ---- Running ----
 
-  CudaProgram& begin(std::int32_t index) {
-    CHECK(running_.load() == nullptr, "the program before was finished");
+  // A program that was started and not finished.
+  struct RunningProgram {
+    CudaProgram* program = nullptr;
+    int set = 0;  // of the fields, and its mark on the streams
+    Clock::time_point begun{};
+  };
+
+  const RunningProgram& begin(std::int32_t index) {
+    CudaProgram& program = programs_.at(size(index));
+    CHECK(num_running_ == 0 || (num_running_ == 1 && runs_[0].program == &program && may_start_ahead(index)),
+          "the program before was finished, or may be started ahead");
     CHECK(!failed_, "a device that failed runs nothing more");
     make_current();
-    CudaProgram& program = programs_.at(static_cast<std::size_t>(index));
-    fields_.take(program.fields.read);
-    captured_.store(false, std::memory_order_relaxed);
+    RunningProgram& run = runs_[num_running_];
+    run = {&program, num_running_ == 0 ? 0 : 1 - runs_[0].set, Clock::now()};
+    fields_.take(run.set, program.fields.read);
+    if (num_running_++ == 0) show(run);
+    return run;
+  }
+
+  // The first program that was started is finished: the next, if there is one, begins now.
+  void end_first() {
+    runs_[0] = runs_[1];
+    if (--num_running_ == 0) return running_.store(nullptr);
+    runs_[0].begun = Clock::now();
+    show(runs_[0]);
+  }
+
+  void show(const RunningProgram& run) {
+    captured_.store(run.program->graphs[size(run.set)] != nullptr && !recording_, std::memory_order_relaxed);
     passed_.store(0, std::memory_order_relaxed);
-    begun_ = Clock::now();
-    running_.store(&program);
-    return program;
+    running_.store(run.program);
   }
 
   bool may_capture(const CudaProgram& program) const { return graphs_ && program.program().length() <= kMostCaptured; }
 
-  void replay(CudaProgram& program) {
-    if (program.graph) {
+  // Nothing else of this rank runs during a capture. There are two captures in a training, so that costs little.
+  void replay(const RunningProgram& run) {
+    CudaProgram& program = *run.program;
+    ExecutableGraph& graph = program.graphs[size(run.set)];
+    if (graph) {
       communicator_.add_bytes_sent(program.bytes_sent);
     } else {
+      if (num_running_ > 1) wait_for_end(runs_[0]);
       const std::int64_t sent = communicator_.bytes_sent();
-      program.graph = issue_.capture(program);
+      graph = issue_.capture(program, run.set);
       program.bytes_sent = communicator_.bytes_sent() - sent;
     }
-    captured_.store(true, std::memory_order_relaxed);
-    check(cudaGraphLaunch(program.graph.get(), streams_[program.schedule.origin]), "cudaGraphLaunch");
+    if (num_running_ == 1) captured_.store(true, std::memory_order_relaxed);
+    check(cudaGraphLaunch(graph.get(), streams_[program.schedule.origin]), "cudaGraphLaunch");
   }
 
   // Scratch memory starts as NaN, so that a read of what was never written shows.
@@ -277,12 +317,13 @@ class CudaExecutor final : public Executor {
 
   // Sleeps between looks, but not at first, since small programs take microseconds, nor when the program is about to
   // end as it did the last time, since the system may let a thread sleep longer than it asked for.
-  void wait_for_end(const CudaProgram& program) {
+  void wait_for_end(const RunningProgram& run) {
+    const CudaProgram& program = *run.program;
     if (program.empty()) return;
     constexpr std::chrono::microseconds kSpin{200}, kNap{20}, kCheck{2000};
-    const Clock::time_point since = Clock::now(), expected = begun_ + program.took;
+    const Clock::time_point since = Clock::now(), expected = run.begun + program.took;
     Clock::time_point checked = since;
-    while (!ended(program)) {
+    while (!ended(run)) {
       const Clock::time_point now = Clock::now();
       if (now > since + kSpin && (now < expected - kSpin || now > expected + kSpin)) std::this_thread::sleep_for(kNap);
       if (now - checked < kCheck) continue;
@@ -292,11 +333,11 @@ class CudaExecutor final : public Executor {
     }
   }
 
-  bool ended(const CudaProgram& program) const {
+  bool ended(const RunningProgram& run) const {
     try {
-      return streams_.ended();
+      return streams_.ended(run.set);
     } catch (const IoError& error) {
-      throw IoError("rank " + std::to_string(rank_) + ": " + error.what() + ", while it " + where(program));
+      throw IoError("rank " + std::to_string(rank_) + ": " + error.what() + ", while it " + where(*run.program));
     }
   }
 
@@ -418,8 +459,9 @@ class CudaExecutor final : public Executor {
   std::vector<std::pair<std::size_t, std::size_t>> asked_;  // of each kernel: the choices that it took, [begin, end)
   std::vector<CudaProgram> programs_;
   CudaIssue issue_;
-  EventHandle started_;      // of times
-  Clock::time_point begun_;  // of the program that runs
+  std::array<RunningProgram, PinnedFields::kSets> runs_{};  // in the order in which they were started
+  std::size_t num_running_ = 0;
+  EventHandle started_;  // of times
   bool recording_ = false;
   bool failed_ = false;
   const bool graphs_ = environment::value_of(environment::kCudaGraph).value_or("1") != "0";

@@ -47,7 +47,8 @@ StreamCommunicator::StreamGroup* CudaGroups::of(const Collective& collective, St
   return groups_[static_cast<std::size_t>(at - splits_.begin())].get();
 }
 
-void CudaIssue::issue(CudaProgram& program, bool timed) {
+void CudaIssue::issue(CudaProgram& program, int set, bool timed) {
+  set_ = set;
   const StreamSchedule& schedule = program.schedule;
   streams_.fork(schedule);
   const auto record_time = [&](const std::vector<EventHandle>& events, const Place& place, Stream stream) {
@@ -69,10 +70,13 @@ void CudaIssue::issue(CudaProgram& program, bool timed) {
   streams_.join(schedule);
 }
 
-void CudaIssue::issue_alone(CudaProgram& program, const Place& place) { put(program, place); }
+void CudaIssue::issue_alone(CudaProgram& program, const Place& place) {
+  set_ = 0;
+  put(program, place);
+}
 
-ExecutableGraph CudaIssue::capture(CudaProgram& program) {
-  return trainer::capture(streams_[program.schedule.origin], [&] { issue(program, false); });
+ExecutableGraph CudaIssue::capture(CudaProgram& program, int set) {
+  return trainer::capture(streams_[program.schedule.origin], [&] { issue(program, set, false); });
 }
 
 void CudaIssue::put(CudaProgram& program, const Place& place) {
@@ -131,8 +135,9 @@ void CudaIssue::put(const CudaProgram& program, const Place& place, const Exchan
 
 void CudaIssue::put(const CudaProgram& program, const Place& place, const CopyIn& copy) {
   check(cudaMemcpyAsync(program.prepared.output(prepared_at(program, place)),
-                        fields_.at(copy.field) + copy.field_offset, static_cast<std::size_t>(copy.region.region.bytes),
-                        cudaMemcpyHostToDevice, streams_[program.stream_of(place.instruction)]),
+                        fields_.at(set_, copy.field) + copy.field_offset,
+                        static_cast<std::size_t>(copy.region.region.bytes), cudaMemcpyHostToDevice,
+                        streams_[program.stream_of(place.instruction)]),
         "cudaMemcpyAsync");
 }
 
@@ -147,7 +152,8 @@ void CudaIssue::put(const CudaProgram& program, const Place& place, const Move& 
 }
 
 void CudaIssue::put(const CudaProgram& program, const Place& place, const CopyOut& copy) {
-  check(cudaMemcpyAsync(fields_.at(copy.field) + copy.field_offset, program.prepared.input(prepared_at(program, place)),
+  check(cudaMemcpyAsync(fields_.at(set_, copy.field) + copy.field_offset,
+                        program.prepared.input(prepared_at(program, place)),
                         static_cast<std::size_t>(copy.region.region.bytes), cudaMemcpyDeviceToHost,
                         streams_[program.stream_of(place.instruction)]),
         "cudaMemcpyAsync");

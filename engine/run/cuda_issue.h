@@ -2,6 +2,7 @@
 // device, so what is issued may as well be captured.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -46,7 +47,7 @@ struct CudaProgram {
   std::vector<StreamCommunicator::StreamGroup*> groups;  ///< of each instruction; null: none, or this rank alone
   std::map<std::int32_t, HostCall> host_calls;           ///< by instruction
   PinnedFields::Parts fields;
-  ExecutableGraph graph;  ///< null: not captured yet
+  std::array<ExecutableGraph, PinnedFields::kSets> graphs;  ///< by the fields that it uses; null: not captured yet
   std::int64_t runs = 0;
   std::chrono::nanoseconds took{0};       ///< by its last run, from its start to its end
   std::int64_t bytes_sent = 0;            ///< by one run of the graph
@@ -69,13 +70,13 @@ class CudaIssue {
             StreamCommunicator* communicator)
       : role_(role), rank_(rank), streams_(streams), fields_(fields), on_host_(on_host), communicator_(communicator) {}
 
-  /// All of a program, from the fork to the join; with `timed`, its events of times around each instruction. Throws
-  /// IoError that names the instruction.
-  void issue(CudaProgram& program, bool timed);
-  /// What a place runs, without what it waits for.
+  /// All of a program, from the fork to the join, with set `set` of the fields; with `timed`, its events of times
+  /// around each instruction. Throws IoError that names the instruction.
+  void issue(CudaProgram& program, int set, bool timed);
+  /// What a place runs, with set 0, without what it waits for.
   void issue_alone(CudaProgram& program, const Place& place);
   /// All of it as a graph, in which a loop is as many nodes as its passes issue. Runs nothing.
-  ExecutableGraph capture(CudaProgram& program);
+  ExecutableGraph capture(CudaProgram& program, int set);
 
   /// The number of the place that is being issued; -1: none. Any thread may ask.
   std::int32_t now() const { return now_.load(std::memory_order_relaxed); }
@@ -95,6 +96,7 @@ class CudaIssue {
   const PinnedFields& fields_;
   std::byte* const on_host_;
   StreamCommunicator* const communicator_;
+  int set_ = 0;  // of the fields, while something is issued
   std::atomic<std::int32_t> now_{-1};
 };
 

@@ -56,7 +56,7 @@ ExecutableGraph capture(cudaStream_t stream, const std::function<void()>& put) {
 }
 
 CudaStreams::CudaStreams(std::span<const StreamSchedule> schedules)
-    : fork_(make_event(false)), end_(make_event(false)) {
+    : fork_(make_event(false)), ends_{make_event(false), make_event(false)} {
   std::int32_t events = 0;
   for (const StreamSchedule& schedule : schedules) {
     events = std::max(events, schedule.num_events);
@@ -89,10 +89,10 @@ bool CudaStreams::passed(std::int32_t event) const {
   return passed_event(events_[static_cast<std::size_t>(event)].get());
 }
 
-void CudaStreams::mark_end(Stream stream) const {
-  check(cudaEventRecord(end_.get(), (*this)[stream]), "cudaEventRecord");
+void CudaStreams::mark_end(int mark, Stream stream) const {
+  check(cudaEventRecord(ends_[static_cast<std::size_t>(mark)].get(), (*this)[stream]), "cudaEventRecord");
 }
 
-bool CudaStreams::ended() const { return passed_event(end_.get()); }
+bool CudaStreams::ended(int mark) const { return passed_event(ends_[static_cast<std::size_t>(mark)].get()); }
 
 }  // namespace trainer

@@ -45,15 +45,16 @@ class CudaStreams {
   /// Whether event `event`, as issued last, has passed.
   bool passed(std::int32_t event) const;
 
-  /// Marks what was put on a stream so far; whether the device has come to the mark. Throws IoError where the device
-  /// failed.
-  void mark_end(Stream stream) const;
-  bool ended() const;
+  /// Sets mark `mark`, 0 or 1, after what was put on a stream so far; whether the device has come to it. Throws IoError
+  /// where the device failed.
+  void mark_end(int mark, Stream stream) const;
+  bool ended(int mark) const;
 
  private:
   std::array<StreamHandle, kNumStreams> streams_;
   std::vector<EventHandle> events_;
-  EventHandle fork_, end_;
+  EventHandle fork_;
+  std::array<EventHandle, 2> ends_;
 };
 
 }  // namespace trainer

@@ -38,10 +38,10 @@ class Executor {
   /// Where CopyIn reads and CopyOut writes field `field` of Role::fields, from now on. Host memory of the caller's.
   virtual void bind(std::int32_t field, void* data) = 0;
   /// Starts program `program` of Role::programs, reading bound fields; on a device of its own it goes on beside the
-  /// host. Every rank runs the same programs in the same order. REQUIRES: the program before was finished. Throws as
-  /// finish() does.
+  /// host. Every rank runs the same programs in the same order. REQUIRES: the program before was finished, or it is
+  /// the same one, the only one that is not finished, and may_start_ahead. Throws as finish() does.
   virtual void start(std::int32_t program) = 0;
-  /// Returns at the end of the program that was started, bound fields written. Throws what a kernel threw, or
+  /// Returns at the end of the program that was started first, bound fields written. Throws what a kernel threw, or
   /// AbortedError where another rank failed.
   virtual void finish() = 0;
   void run(std::int32_t program) {
@@ -50,6 +50,9 @@ class Executor {
   }
   /// Whether a program goes on while the host does something between start and finish.
   virtual bool runs_beside_host() const = 0;
+  /// Whether a program may be started a second time before the first was finished, so that the device need not wait for
+  /// the host between the two. The same from one start to the next.
+  virtual bool may_start_ahead(std::int32_t /*program*/) const { return false; }
   /// Runs a program looking at every result; the state afterwards is that of a run. Nothing if all is finite on this
   /// rank.
   virtual std::optional<NonFinite> find_non_finite(std::int32_t program) = 0;

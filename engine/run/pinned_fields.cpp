@@ -36,7 +36,7 @@ PinnedMemory::PinnedMemory(std::int64_t bytes) : bytes_(bytes) {
 void PinnedMemory::Free::operator()(std::byte* at) const { cudaFreeHost(at); }
 
 PinnedFields::PinnedFields(const Role& role)
-    : role_(role), offsets_(offsets_of(role)), memory_(offsets_.back()), bound_(role.fields.size()) {}
+    : role_(role), offsets_(offsets_of(role)), memory_(kSets * offsets_.back()), bound_(role.fields.size()) {}
 
 PinnedFields::Parts PinnedFields::parts_of(const Program& program) {
   Parts parts;
@@ -51,14 +51,14 @@ PinnedFields::Parts PinnedFields::parts_of(const Program& program) {
   return parts;
 }
 
-void PinnedFields::take(const std::vector<Part>& parts) const {
+void PinnedFields::take(int set, const std::vector<Part>& parts) const {
   for (const Part& part : parts)
-    std::memcpy(at(part.field) + part.offset, bound(part), static_cast<std::size_t>(part.bytes));
+    std::memcpy(at(set, part.field) + part.offset, bound(part), static_cast<std::size_t>(part.bytes));
 }
 
-void PinnedFields::give(const std::vector<Part>& parts) const {
+void PinnedFields::give(int set, const std::vector<Part>& parts) const {
   for (const Part& part : parts)
-    std::memcpy(bound(part), at(part.field) + part.offset, static_cast<std::size_t>(part.bytes));
+    std::memcpy(bound(part), at(set, part.field) + part.offset, static_cast<std::size_t>(part.bytes));
 }
 
 std::byte* PinnedFields::bound(const Part& part) const {

@@ -1,6 +1,6 @@
 // PinnedFields: a role's fields in host memory that a GPU copies from and to without waiting. A captured program knows
 // its addresses; what is bound may change from run to run, and is copied here when a program starts, and from here when
-// it has ended.
+// it has ended. There are two sets of fields: one program may be started while another still uses the other set.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +35,11 @@ class PinnedFields {
   void bind(std::int32_t field, void* data) {
     bound_.at(static_cast<std::size_t>(field)) = static_cast<std::byte*>(data);
   }
-  /// Where the device finds field `field`.
-  std::byte* at(std::int32_t field) const { return memory_.data() + offsets_[static_cast<std::size_t>(field)]; }
+  static constexpr int kSets = 2;
+  /// Where the device finds field `field` of set `set`.
+  std::byte* at(int set, std::int32_t field) const {
+    return memory_.data() + set * offsets_.back() + offsets_[static_cast<std::size_t>(field)];
+  }
 
   /// Bytes of a field that a program copies, each once however often it does.
   struct Part {
@@ -49,8 +52,8 @@ class PinnedFields {
   };
   static Parts parts_of(const Program& program);
   /// REQUIRES: the fields are bound.
-  void take(const std::vector<Part>& parts) const;
-  void give(const std::vector<Part>& parts) const;
+  void take(int set, const std::vector<Part>& parts) const;
+  void give(int set, const std::vector<Part>& parts) const;
 
  private:
   std::byte* bound(const Part& part) const;

@@ -41,6 +41,9 @@ class Saver {
   /// Waits until no checkpoint is under way. Throws as commit_if_written().
   void finish();
 
+  /// Whether a checkpoint is not committed yet. The same on all ranks.
+  bool under_way() const { return under_way_.has_value(); }
+
   // By each rank for itself.
 
   /// A step from the newest weights was finite.

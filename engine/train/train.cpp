@@ -171,8 +171,9 @@ class RankLoop {
                         data::share_of(mine + index, batch.data_ranks * of, global), next_batch_);
     if (leads_) run_.report.startup_ms = milliseconds(Clock::now() - run_.options.process_start);
     const std::int64_t first = step_;
+    goes_ahead_ = can_go_ahead();
     for (bool ended = false; !ended;) {
-      ended = step_ >= job_.train.steps || stopped_;
+      ended = step_ >= job_.train.steps || (stopped_ && !(next_ && next_->runs));
       const std::string trouble = ended ? end() : advance(loader);
       if (trouble.empty()) continue;
       recover(trouble);
@@ -260,33 +261,88 @@ class RankLoop {
   // Whether these weights have the lowest validation loss so far, and are to be kept for it.
   bool is_best() const { return job_.checkpoint.keep_best && evaluated_ == step_ && val_loss_ < best_loss_; }
 
+  // A device that may start ahead is given the next step before the host looks at this one, so that it seldom waits for
+  // the host. If this one fails, the next one makes no update (kernels/optimizer.h). After a rollback its batch is the
+  // first to be used.
   std::string one_step(data::Loader& loader, std::int64_t step) {
-    const Clock::time_point begin = Clock::now();
-    binder_.bind(loader.next());
+    Clock::time_point begin = Clock::now();
+    Drawn now = next_ ? *std::exchange(next_, std::nullopt) : Drawn{.batch = loader.next()};
     ++next_batch_;
-    lr_ = learning_rate(job_.train, job_.train.optimizer, step);
-    for (std::size_t i = 0; i < rates_.size(); ++i)
-      rates_[i] = static_cast<float>(learning_rate(job_.train, run_.compiled.optimizers[i], step));
-    step_number_ = static_cast<std::int32_t>(step);
-    const std::int64_t sent = communicator_.bytes_sent();
-    const std::int32_t program =
-        averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_;
-    if (program == step_program_) step_start_ = Clock::now();
-    executor_->start(program);
+    if (now.runs)
+      begin = last_end_;
+    else
+      start(now, step);
+    if (goes_ahead_ && follows_at_once(step) && draw_next(loader)) start(*next_, step + 1);
     if (executor_->runs_beside_host()) tell_and_ask();
-    executor_->finish();
-    bytes_sent_ += communicator_.bytes_sent() - sent;
+    bytes_sent_ += now.bytes_sent + sent_by([&] { executor_->finish(); });
     const float loss_scale = std::exchange(loss_scale_, metrics_.loss_scale);  // the step leaves that of the next one
     const Outcome outcome = judge(loss_scale);
     if (outcome == Outcome::not_finite) {
-      const std::string trouble = describe(step, loss_scale);
+      const std::string trouble = describe(now, step, loss_scale);
+      set_scalars(*executor_, loss_scale_);
       if (!trouble.empty() && job_.train.on_nan != OnNan::skip) return trouble;
       if (!trouble.empty() && leads_) run_.tell([&](Monitor& monitor) { monitor.message(trouble); });
     }
     after_skipped_ = outcome != Outcome::updated;
     if (!after_skipped_ && saver_) saver_->finite();
-    record(step, outcome, loss_scale, milliseconds(Clock::now() - begin));
+    last_end_ = Clock::now();
+    record(step, outcome, loss_scale, milliseconds(last_end_ - begin));
     return "";
+  }
+
+  // A batch that the loader gave.
+  struct Drawn {
+    data::Loader::Batch batch;
+    bool runs = false;            // its step was started
+    std::int64_t bytes_sent = 0;  // by the start
+  };
+
+  // False where the batch cannot be read: the loader says so again when its step is due.
+  bool draw_next(data::Loader& loader) {
+    try {
+      next_ = Drawn{.batch = loader.next()};
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  void start(Drawn& drawn, std::int64_t step) {
+    bind(drawn, step);
+    const std::int32_t program =
+        averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_;
+    if (program == step_program_) step_start_ = Clock::now();
+    drawn.bytes_sent = sent_by([&] { executor_->start(program); });
+    drawn.runs = true;
+  }
+
+  void bind(const Drawn& drawn, std::int64_t step) {
+    binder_.bind(drawn.batch);
+    for (std::size_t i = 0; i < rates_.size(); ++i)
+      rates_[i] = static_cast<float>(learning_rate(job_.train, run_.compiled.optimizers[i], step));
+    step_number_ = static_cast<std::int32_t>(step);
+  }
+
+  template <typename Work>
+  std::int64_t sent_by(Work&& work) const {
+    const std::int64_t before = communicator_.bytes_sent();
+    work();
+    return communicator_.bytes_sent() - before;
+  }
+
+  // Whether all ranks' devices can start ahead, and the job allows it. Ranks that train apart judge together, which
+  // they do between two steps. Where steps are skipped, one that is started again must find all as it was; but running
+  // statistics and what compression rounded off change in a step that makes no update too.
+  bool can_go_ahead() const {
+    const bool can = executor_->may_start_ahead(step_program_) && !averages() && job_.train.on_nan != OnNan::skip;
+    return !channel_.any(!can);
+  }
+
+  // Whether the next step begins where this one ends, if it is finite. The same on all ranks.
+  bool follows_at_once(std::int64_t step) const {
+    const std::int64_t end = step + 1;
+    return end < job_.train.steps && !stopped_ && !after_skipped_ && !(saver_ && saver_->under_way()) &&
+           !(evaluation_ && end % job_.eval->every == 0) && !(job_.checkpoint.dir && end % job_.checkpoint.every == 0);
   }
 
   void record(std::int64_t step, Outcome outcome, float loss_scale, double ms) {
@@ -299,7 +355,7 @@ class RankLoop {
     record.step = step;
     record.num_steps = job_.train.steps;
     record.loss = metrics_.loss;
-    record.lr = static_cast<float>(lr_);
+    record.lr = static_cast<float>(learning_rate(job_.train, job_.train.optimizer, step));
     record.grad_norm = metrics_.grad_norm;
     record.tokens = tokens_per_step();
     record.step_ms = ms;
@@ -321,7 +377,8 @@ class RankLoop {
   }
 
   // What the ranks tell each other and the user after a step: at once, or, where a device works beside the host, while
-  // it works on the next one, so that it waits for nobody's answer. There a stop takes effect one step later.
+  // it works on the next one, so that it waits for nobody's answer. There a stop takes effect one step later, or two
+  // where that device was given the step after as well.
   void tell_and_ask() {
     counted_bytes_ = std::max(counted_bytes_, executor_->counted_bytes());
     tell_of_step();
@@ -356,9 +413,11 @@ class RankLoop {
 
   // The update was not made, so the same step again, looked at node by node, shows where it began. A dynamic scale is
   // at its smallest, and stays there. Of skipped steps in a row only the first is looked at: nothing.
-  std::string describe(std::int64_t step, float loss_scale) {
+  std::string describe(const Drawn& drawn, std::int64_t step, float loss_scale) {
     if (job_.train.on_nan == OnNan::skip && after_skipped_) return "";
     const float loss = metrics_.loss, norm = metrics_.grad_norm;
+    if (next_ && std::exchange(next_->runs, false)) executor_->finish();
+    bind(drawn, step);
     const std::string where = locate_non_finite(*executor_, step_program_, channel_);
     const std::string scale = scales_dynamically() ? fmt::format(", at the smallest loss scale, {}", loss_scale)
                               : loss_scale != 1    ? fmt::format(", at loss scale {}", loss_scale)
@@ -498,6 +557,9 @@ class RankLoop {
   std::optional<Evaluation> evaluation_;
   std::optional<Answers> answers_;  // of eval.generate
   std::optional<Saver> saver_;      // where there is checkpoint.dir
+  std::optional<Drawn> next_;       // the batch of the step to come, if that was started, or has to be again
+  bool goes_ahead_ = false;         // steps are started before the last is finished
+  Clock::time_point last_end_{};    // of a step
   std::vector<double> step_ms_;
   std::optional<StepRecord> untold_;
   Clock::time_point step_start_{};  // of the last run of the step program
@@ -505,7 +567,7 @@ class RankLoop {
   std::int64_t counted_bytes_ = 0;  // of the device's memory, the most so far
   bool stopped_ = false;
   std::int64_t step_ = 0;        // updates made
-  std::int64_t next_batch_ = 0;  // that the loader gives next; ahead of step_ by what rollbacks left out
+  std::int64_t next_batch_ = 0;  // of the step to come; ahead of step_ by what rollbacks left out
   std::int64_t began_ = 0;       // step of the weights that were drawn or loaded
   std::int64_t rollbacks_ = 0;
   bool after_skipped_ = false;                                // the last step made no update
@@ -514,7 +576,6 @@ class RankLoop {
   double best_loss_ = INFINITY;                               // lowest of those whose weights were saved
 
   // Fields of the plan.
-  double lr_ = 0;             // of train.optimizer
   std::vector<float> rates_;  // of CompiledJob::optimizers
   std::int32_t step_number_ = 0;
   float loss_scale_ = 1;  // of the next step

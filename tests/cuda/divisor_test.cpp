@@ -47,7 +47,7 @@ TEST_CASE("a divisor divides as the processor does") {
       check_near_multiples(by, multiple);
     for (int i = 0; i < 20; ++i) {
       check(static_cast<std::int64_t>(random() >> (1 + random() % 62)), by);
-      check_near_multiples(by, static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(kMost / by + 1)));
+      check_near_multiples(by, static_cast<std::int64_t>(random() % (static_cast<std::uint64_t>(kMost / by) + 1)));
     }
   }
 }

@@ -181,6 +181,65 @@ TEST_CASE("a captured step is an issued one to the bit, and is launched once a s
   CHECK(same_run(captured, issued));
 }
 
+// Rank 0 tells of a step once the next are started: all that follow at once.
+TEST_CASE("a step is started before the one before has ended, but for what comes between two steps") {
+  const GpuJob job = tests::gpu_job(jobs(), "gpt2", "gpu", fresh({"checkpoint.every=8", "checkpoint.behind=false"}));
+  const std::int64_t before = emulated::counts().graphs;
+  std::vector<std::int64_t> started;  // when each step was told
+  run(job, 1, {}, [&](std::int64_t) { started.push_back(1 + emulated::counts().graphs - before); });
+  REQUIRE(started.size() == 20);
+  for (std::int64_t step = 0; step < 20; ++step) {
+    CAPTURE(step);
+    const bool saved = (step + 1) % 8 == 0, next_is_saved = (step + 2) % 8 == 0;
+    const std::int64_t ahead = saved ? 1 : next_is_saved ? 2 : 3;
+    CHECK(started[static_cast<std::size_t>(step)] == std::min<std::int64_t>(20, step + ahead));
+  }
+}
+
+namespace {
+
+// Batches of 8 rows, of which some overflow in the first layer, and some are left out.
+tests::Overrides table_of(const std::string& name, const std::vector<int>& poisoned, int from = 0, int to = 0) {
+  std::string text;
+  for (int row = 0; row < 8 * 32; ++row) {
+    const int batch = row / 8;
+    if (from <= batch && batch < to) continue;
+    const bool poison = row % 8 == 6 && std::find(poisoned.begin(), poisoned.end(), batch) != poisoned.end();
+    for (int column = 0; column < 6; ++column)
+      text += (poison ? std::string("3.0e38") : std::to_string(0.1 * (row * 7 % 11) + 0.05 * column)) + ",";
+    text += std::to_string(row * 5 % 4) + "\n";
+  }
+  jobs().write(name, text);
+  return {"data.train=" + jobs().path(name), "data.normalize=none", "data.shuffle=false", "checkpoint.every=5",
+          "train.steps=14"};
+}
+
+}  // namespace
+
+TEST_CASE("what follows a step that fails is undone: a rollback is a run without those batches, skips are the CPU's") {
+  for (const int poisoned : {7, 9, 10}) {  // the next follows at once; a checkpoint follows; one came before
+    CAPTURE(poisoned);
+    constexpr int good = 5;  // what is saved at 10 is not: no step from its weights was finite
+    const tests::Overrides poison = table_of("poison.csv", {poisoned}),
+                           clean = table_of("clean.csv", {}, good, poisoned + 1);
+    const GpuJob rolls = tests::gpu_job(jobs(), "mlp", "rolled", fresh(tests::both(poison, {"train.on_nan=rollback"})));
+    const Trained rolled = run(rolls, 2), straight = run(tests::gpu_job(jobs(), "mlp", "straight", fresh(clean)), 3);
+    CHECK(rolled.report.rollbacks == 1);
+    CHECK(rolled.report.steps == 14);
+    CHECK(std::vector<double>(rolled.loss.end() - (14 - good), rolled.loss.end()) ==
+          std::vector<double>(straight.loss.begin() + good, straight.loss.end()));
+    CHECK(tests::tensors_of(rolled.report.checkpoint) == tests::tensors_of(straight.report.checkpoint));
+    const tests::Overrides two = table_of("two.csv", {poisoned, poisoned + 1});
+    const tests::Overrides skips = tests::both(two, {"train.on_nan=skip"});
+    const Trained skipped = run(tests::gpu_job(jobs(), "mlp", "skipped", fresh(skips)), 4),
+                  here = on_cpu("mlp", "skipped_cpu", skips);
+    CHECK(skipped.skipped == std::vector<std::int64_t>{poisoned, poisoned + 1});
+    CHECK(skipped.messages == here.messages);
+    CHECK(tests::files_of(skipped.report.checkpoint)["model.safetensors"] ==
+          tests::files_of(here.report.checkpoint)["model.safetensors"]);
+  }
+}
+
 TEST_CASE("scratch memory that starts as NaN changes nothing") {
   const GpuJob job = tests::gpu_job(jobs(), "llama", "gpu", fresh());
   const Trained plain = run(job);

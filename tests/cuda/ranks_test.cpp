@@ -132,8 +132,9 @@ TEST_CASE("GPUs that train apart come together in parts, whole and in 8 bits, as
   }
 }
 
-// Rank 0 tells of a step while its GPU works on the next, and then the ranks ask each other who is to stop.
-TEST_CASE("ranks of GPUs that are to stop end after the step that they work on, and it is saved") {
+// Rank 0 tells of a step while its GPU works on the next, and then the ranks ask each other who is to stop. Where the
+// step after was started as well, it is not lost.
+TEST_CASE("ranks of GPUs that are to stop end after the steps that they were given, and those are saved") {
   for (const std::string behind : {"false", "true"}) {
     CAPTURE(behind);
     const tests::Overrides overrides{"checkpoint.resume=none", "strategy=fsdp", "checkpoint.every=2",
@@ -146,8 +147,10 @@ TEST_CASE("ranks of GPUs that are to stop end after the step that they work on, 
       CAPTURE(told);
       std::atomic<bool> stop = false;
       const Trained stopped = run(job, 0, {.stop = &stop}, [&](std::int64_t step) { stop = step == told; });
-      const std::int64_t steps = std::min(told + 2, last + 1);
-      CHECK(stopped.report.steps == steps);
+      const std::int64_t steps = stopped.report.steps;
+      CHECK(steps >= std::min(told + 2, last + 1));
+      CHECK(steps <= std::min(told + 3, last + 1));
+      if ((told + 2) % 2 == 0) CHECK(steps == std::min(told + 2, last + 1));  // a checkpoint is due
       CHECK(stopped.report.stopped_by_signal == (steps <= last));
       CHECK(stopped.loss == std::vector(whole.loss.begin(), whole.loss.begin() + steps));
       CHECK(stopped.report.checkpoint == jobs().path("stopped") + "/" + tests::step_name(steps));

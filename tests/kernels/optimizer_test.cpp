@@ -1,6 +1,7 @@
 // The step's scalars and the optimizers: against the f64 reference.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "kernels/optimizer.h"
@@ -94,6 +95,50 @@ TEST_CASE("a dynamic loss scale follows its formula from any state, between its 
                {{DType::f32, Shape{4}, 2 * kEpsF32, 0, 3, false},
                 {DType::i32, Shape{1}, 0, 0, 4, false},
                 {DType::i32, Shape{1}, 0, 0, 5, false}});
+}
+
+TEST_CASE("nothing changes after a step that failed for good, until the host writes another factor") {
+  for (double squares : {1e4, kInfinity})
+    for (double held : {-0.0, 0.0}) {
+      CAPTURE(squares);
+      CAPTURE(held);
+      hold(Op::update_scalars, kDynamic,
+           {{DType::f64, values({squares})},
+            {DType::f64, values({3})},
+            {DType::f64, values({6})},
+            {DType::f32, values({held, 128, 9, 9})},
+            {DType::i32, values({41})},
+            {DType::i32, values({2})}},
+           {{DType::f32, Shape{4}, 2 * kEpsF32, 0, 3, false},
+            {DType::i32, Shape{1}, 0, 0, 4, false},
+            {DType::i32, Shape{1}, 0, 0, 5, false}});
+    }
+  for (const bool dynamic : {false, true})
+    for (const double scale : {1.0, 2.0}) {
+      CAPTURE(dynamic);
+      CAPTURE(scale);
+      Signature signature{
+          Op::update_scalars,
+          dynamic ? kDynamic : Attributes{{"clip_norm", 1.0}},
+          {{DType::f64, {1}}, {DType::f64, {1}}, {DType::f64, {1}}, {DType::f32, {4}}, {DType::i32, {1}}}};
+      if (dynamic) signature.operands.push_back({DType::i32, {1}});
+      const Buffer bad = buffer_of(DType::f64, values({kInfinity})), good = buffer_of(DType::f64, values({16})),
+                   one = buffer_of(DType::f64, values({1})), scalars = buffer_of(DType::f32, values({1, scale, 0, 0})),
+                   applied = buffer_of(DType::i32, values({5})), good_steps = buffer_of(DType::i32, values({1}));
+      const auto step = [&](const Buffer& squares) {
+        std::vector<void*> operands = {squares.data(), one.data(), one.data(), scalars.data(), applied.data()};
+        if (dynamic) operands.push_back(good_steps.data());
+        best_runner().run(signature, operands);
+        return *scalars.as<Scalars>();
+      };
+      const bool for_good = !dynamic || scale == 1;  // a smaller scale is tried first
+      CHECK(std::signbit(step(bad).factor) == for_good);
+      CHECK(std::isinf(step(good).grad_norm) == for_good);
+      CHECK(*applied.as<std::int32_t>() == (for_good ? 5 : 6));
+      scalars.as<Scalars>()->factor = 1;
+      CHECK(step(good).factor > 0);
+      CHECK(*applied.as<std::int32_t>() == (for_good ? 6 : 7));
+    }
 }
 
 // PyTorch's GradScaler.update, as its documentation states it, and no bounds.

@@ -208,6 +208,7 @@ Prepared prepare_update_scalars(const Signature& signature, const Context&) {
     const double squares = *operand<double>(call, 0), loss = *operand<double>(call, 1),
                  count = *operand<double>(call, 2);
     Scalars* scalars = operand<Scalars>(call, 3);
+    if (scalars->factor == 0 && std::signbit(scalars->factor)) return;
     const double scale = static_cast<double>(scalars->loss_scale), norm = std::sqrt(squares) / scale;
     const double clipped = clip > 0 ? std::min(1.0, clip / (norm + 1e-6)) : 1.0;
     scalars->grad_norm = static_cast<float>(norm);
@@ -215,6 +216,8 @@ Prepared prepare_update_scalars(const Signature& signature, const Context&) {
     const bool finite = std::isfinite(scalars->grad_norm) && std::isfinite(scalars->loss);
     scalars->factor = finite ? static_cast<float>(clipped / scale) : 0.0f;
     if (scalars->factor > 0) ++*operand<std::int32_t>(call, 4);
+    const bool may_help = dynamic && !finite && scalars->loss_scale > static_cast<float>(rules.smallest);
+    if (scalars->factor == 0 && !may_help) scalars->factor = -0.0f;
     if (dynamic) rules.apply(finite, scalars->loss_scale, *operand<std::int32_t>(call, 5));
   });
 }

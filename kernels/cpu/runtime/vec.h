@@ -356,8 +356,8 @@ struct SumF64 {
 
 // ---- functions. Polynomials are minimax fits of our own on the stated intervals.
 
-/// p · 2^n, where n is what adding 1.5 · 2^23 left in the low bits. Unsigned, so that it may wrap: n can be negative, and
-/// rows of padding may bring any n.
+/// p · 2^n, where n is what adding 1.5 · 2^23 left in the low bits. Unsigned, so that it may wrap: n can be negative,
+/// and rows of padding may bring any n.
 VEC_INLINE F32 add_to_exponent(F32 p, F32 shifted) { return (F32)((U32)p + ((U32)shifted << 23)); }
 
 /// 2^t for t in [-126, 128), within 2 ulp: t = n + f with |f| <= 1/2, 2^f a polynomial, n added to the exponent.

@@ -31,10 +31,13 @@ struct ScaleRules {
 };
 
 __device__ __forceinline__ bool is_finite(float x) { return x - x == 0; }
+/// Whether it is -0: a step failed, and no smaller loss scale could have helped.
+__device__ __forceinline__ bool is_held(float factor) { return __float_as_uint(factor) == 0x80000000U; }
 
 __global__ void make_scalars(const double* squares, const double* loss, const double* count, Scalars* scalars,
                              std::int32_t* applied, std::int32_t* good_steps, double clip, ScaleRules rules) {
   Scalars now = *scalars;
+  if (is_held(now.factor)) return;
   const double scale = static_cast<double>(now.loss_scale), norm = sqrt(*squares) / scale;
   const double clipped = clip > 0 ? fmin(1.0, clip / (norm + 1e-6)) : 1.0;
   now.grad_norm = static_cast<float>(norm);
@@ -42,6 +45,8 @@ __global__ void make_scalars(const double* squares, const double* loss, const do
   const bool finite = is_finite(now.grad_norm) && is_finite(now.loss);
   now.factor = finite ? static_cast<float>(clipped / scale) : 0.0F;
   if (now.factor > 0) ++*applied;
+  const bool may_help = good_steps != nullptr && !finite && now.loss_scale > static_cast<float>(rules.smallest);
+  if (now.factor == 0 && !may_help) now.factor = -0.0F;
   if (good_steps != nullptr) {
     std::int32_t good = finite ? *good_steps + 1 : 0;
     if (!finite) {
