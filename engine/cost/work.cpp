@@ -45,6 +45,18 @@ Work by_elements(const Signature& s, std::string_view name) {
   return {name, float_of(s), {elements}, bytes_of(s)};
 }
 
+// Channels in runs of as many elements as an image has places.
+Work by_places(const Signature& s, std::string_view name) {
+  const Shape& x = shape(s, 0);
+  const std::int64_t places = std::max<std::int64_t>(1, x.elements() / std::max<std::int64_t>(1, x[0] * x[1]));
+  return {name, float_of(s), {x.elements(), places}, bytes_of(s)};
+}
+
+Work by_window(const Signature& s, const Shape& x) {
+  const std::int64_t kernel = integer(s, "kernel");
+  return {name_of(s.op), float_of(s), {x.elements(), kernel * kernel}, bytes_of(s)};
+}
+
 // Ops that touch a few numbers: their time is that of a call.
 Work of_scalars(const Signature& s, std::string_view name) {
   return {name, float_of(s), {1}, std::max(1.0, bytes_of(s))};
@@ -84,7 +96,8 @@ Work of_grad_weight(const Signature& s) {
 }
 
 Work of_conv(const Signature& s, std::string_view name, const Shape& weight, const Shape& y) {
-  return with_flops(s, name, {y.elements() / y[1], weight.elements() / weight[0], weight[0]});
+  return with_flops(s, name,
+                    {y.elements() / y[1], weight.elements() / weight[0], weight[0], y.elements() / (y[0] * y[1])});
 }
 
 // Rows that are read, and added to where they lie; a gradient that starts from zero is the whole table written before.
@@ -193,6 +206,19 @@ Work of_own(const Signature& s) {
       return by_elements(s, text(s, "approximate") == "tanh" ? "gelu_tanh" : "gelu");
     case Op::gelu_grad:
       return by_elements(s, text(s, "approximate") == "tanh" ? "gelu_tanh_grad" : "gelu_grad");
+    case Op::batch_norm:
+      return by_places(s, name_of(Op::batch_norm_apply));
+    case Op::batch_norm_sums:
+    case Op::batch_norm_apply:
+    case Op::batch_norm_grad_sums:
+    case Op::batch_norm_grad:
+      return by_places(s, name_of(s.op));
+    case Op::max_pool2d:
+    case Op::avg_pool2d:
+      return by_window(s, shape(s, 0));
+    case Op::max_pool2d_grad:
+    case Op::avg_pool2d_grad:
+      return by_window(s, last_shape(s));
     case Op::add:
       return by_elements(s, shape(s, 0) == shape(s, 1) ? "add" : "add_leading");
     case Op::cross_entropy_gathered:

@@ -21,11 +21,17 @@ struct Work {
 };
 
 /// Sizes by class of work:
-///   linear, linear_grad_input, linear_grad_weight     rows, in, out; muon_orthogonalize is of class linear, by its
-///   last product of a step attention, attention_grad                         batch · heads, keys, head_dim conv2d and
-///   its gradients                          n · oh · ow, in · kh · kw, out norms, cross_entropy …, embedding rows, dim
-///   (classes) embedding_grad                                    rows, dim cross_entropy_gathered,
-///   correct_count_gathered    rows all else                                          elements of the largest operand
+///
+///   linear, linear_grad_input, linear_grad_weight    rows, in, out. muon_orthogonalize is of class linear, by its last
+///                                                    product of a step
+///   attention, attention_grad                        batch · heads, keys, head_dim
+///   conv2d and its gradients                         n · oh · ow, in · kh · kw, out, oh · ow
+///   batch_norm_*                                     elements, h · w
+///   pools and their gradients                        elements of the larger images, places of a window
+///   norms, cross_entropy …, embedding                rows, dim (classes)
+///   embedding_grad                                   rows, dim
+///   cross_entropy_gathered, correct_count_gathered   rows
+///   all else                                         elements of the largest operand
 Work work_of(const Signature& signature);
 
 /// Appended to a class: its operands were in memory, and in no cache, but for the one that the kernel before has just

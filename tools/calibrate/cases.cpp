@@ -86,10 +86,28 @@ Grid flat(Effort effort) {
   return out;
 }
 
+// batch · oh · ow, in · kh · kw, out, oh · ow: 3 × 3 windows over images of one channel, of few and of many.
 Grid images(Effort effort) {
-  // batch · oh · ow, in · kh · kw, out: 3 × 3 windows over images of 16 × 16.
-  return effort == Effort::full ? crossed({4 * 256, 64 * 256}, {4 * 9, 32 * 9}, {16, 64})
-                                : Grid{{16 * 256, 16 * 9, 32}};
+  if (effort == Effort::quick) return {{4096, 16 * 9, 32, 64}};
+  Grid out;
+  for (const Sizes& s : crossed({512, 8192}, {32 * 9, 256 * 9}, {64, 256}))
+    if (2.0 * static_cast<double>(s[0] * s[1] * s[2]) <= kMostFlops)
+      for (const std::int64_t places : {4, 64, 1024})
+        if (places <= s[0]) out.push_back({s[0], s[1], s[2], places});
+  for (const std::int64_t channels : {1, 8})
+    for (const std::int64_t places : {64, 1024}) out.push_back({8192, channels * 9, 64, places});
+  return out;
+}
+
+constexpr std::int64_t kChannels = 64;
+
+// n · ch · h · w, h · w.
+Grid by_places(Effort effort) {
+  if (effort == Effort::quick) return {{256 << 10, 64}};
+  Grid out;
+  for (const Sizes& s : crossed({16 << 10, 256 << 10, 2 << 20}, {4, 64, 1024}))
+    if (s[0] >= kChannels * s[1]) out.push_back(s);
+  return out;
 }
 
 // ---- Signatures ---------------------------------------------------------------------------------------------------
@@ -352,33 +370,74 @@ Signature top_k_compress(DType, const Sizes& s) {
           {{DType::f32, {s[0]}}, {DType::f32, {s[0]}}, {DType::u8, {top_k_bytes(s[0] / 100)}}}};
 }
 
-std::int64_t batch_of(const Sizes& s) { return s[0] / 256; }
+// Square images of s[3] places.
+struct Images {
+  Shape x, y, weight;
+};
+Images images_of(const Sizes& s) {
+  std::int64_t side = 1;
+  while (side * side < s[3]) ++side;
+  const std::int64_t batch = s[0] / s[3], channels = s[1] / 9;
+  return {{batch, channels, side, side}, {batch, s[2], side, side}, {s[2], channels, 3, 3}};
+}
+Attributes window_attributes() { return {{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}}; }
+Attributes with_bias(Attributes attributes) {
+  attributes.set("bias", true);
+  return attributes;
+}
 Signature conv2d(DType c, const Sizes& s) {
+  const Images of = images_of(s);
   return {Op::conv2d,
-          {{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}, {"bias", true}},
-          {values(c, {batch_of(s), s[1] / 9, 16, 16}), values(c, {s[2], s[1] / 9, 3, 3}), values(c, {s[2]}),
-           values(c, {batch_of(s), s[2], 16, 16})}};
+          with_bias(window_attributes()),
+          {values(c, of.x), values(c, of.weight), values(c, {s[2]}), values(c, of.y)}};
 }
 Signature conv2d_grad_input(DType c, const Sizes& s) {
-  return {Op::conv2d_grad_input,
-          {{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}},
-          {values(c, {batch_of(s), s[2], 16, 16}), values(c, {s[2], s[1] / 9, 3, 3}),
-           values(c, {batch_of(s), s[1] / 9, 16, 16})}};
+  const Images of = images_of(s);
+  return {Op::conv2d_grad_input, window_attributes(), {values(c, of.y), values(c, of.weight), values(c, of.x)}};
 }
 Signature conv2d_grad_weight(DType c, const Sizes& s) {
+  const Images of = images_of(s);
   return {Op::conv2d_grad_weight,
-          {{"stride", std::int64_t{1}}, {"padding", std::int64_t{1}}, {"bias", true}},
-          {values(c, {batch_of(s), s[1] / 9, 16, 16}),
-           values(c, {batch_of(s), s[2], 16, 16}),
-           {DType::f32, {s[2], s[1] / 9, 3, 3}},
-           {DType::f32, {s[2]}}}};
+          with_bias(window_attributes()),
+          {values(c, of.x), values(c, of.y), {DType::f32, of.weight}, {DType::f32, {s[2]}}}};
 }
-// Windows of 2 × 2 over planes of 16 × 16.
+
+// Channels that are normalised, and followed by relu.
+struct Channels {
+  TensorDesc x, each, sums;
+};
+Channels channels_of(DType c, const Sizes& s) {
+  return {
+      values(c, {s[0] / (kChannels * s[1]), kChannels, s[1]}), values(c, {kChannels}), {DType::f64, {2, kChannels}}};
+}
+Attributes norm_attributes(const Sizes& s) { return {{"eps", 1e-5}, {"count", s[0] / kChannels}, {"relu", true}}; }
+Signature batch_norm_sums(DType c, const Sizes& s) {
+  const Channels of = channels_of(c, s);
+  return {Op::batch_norm_sums, {}, {of.x, of.sums}};
+}
+Signature batch_norm_apply(DType c, const Sizes& s) {
+  const Channels of = channels_of(c, s);
+  return {Op::batch_norm_apply, norm_attributes(s), {of.x, of.sums, of.each, of.each, of.x}};
+}
+Signature batch_norm_grad_sums(DType c, const Sizes& s) {
+  const Channels of = channels_of(c, s);
+  const TensorDesc gradient{DType::f32, of.each.shape};
+  Attributes attributes = norm_attributes(s);
+  for (const char* name : {"weight", "bias"}) attributes.set(name, true);
+  return {Op::batch_norm_grad_sums, attributes, {of.x, of.x, of.sums, of.each, of.each, of.sums, gradient, gradient}};
+}
+Signature batch_norm_grad(DType c, const Sizes& s) {
+  const Channels of = channels_of(c, s);
+  return {Op::batch_norm_grad, norm_attributes(s), {of.x, of.x, of.each, of.sums, of.sums, of.each, of.x}};
+}
+
+// Windows of so many places, in steps of 2, over planes of 16 × 16.
 Signature pool(Op op, DType c, const Sizes& s) {
+  const std::int64_t kernel = s[1] == 9 ? 3 : 2;
   const std::int64_t planes = s[0] / 256;
   const TensorDesc x = values(c, {1, planes, 16, 16}), y = values(c, {1, planes, 8, 8}),
                    index{DType::i32, {1, planes, 8, 8}};
-  const Attributes attributes{{"kernel", std::int64_t{2}}, {"stride", std::int64_t{2}}, {"padding", std::int64_t{0}}};
+  const Attributes attributes{{"kernel", kernel}, {"stride", std::int64_t{2}}, {"padding", kernel - 2}};
   switch (op) {
     case Op::max_pool2d:
       return {op, attributes, {x, y, index}};
@@ -455,8 +514,12 @@ void add_model(Cases& cases, Effort effort) {
   for (const Make& make : {Make(mse), Make(mse_grad)}) cases.add(make, elements(Effort::quick));
   for (const Make& make : {Make(conv2d), Make(conv2d_grad_input), Make(conv2d_grad_weight)})
     cases.add(make, images(effort));
+  for (const Make& make :
+       {Make(batch_norm_sums), Make(batch_norm_apply), Make(batch_norm_grad_sums), Make(batch_norm_grad)})
+    cases.add(make, by_places(effort));
   for (Op op : {Op::max_pool2d, Op::max_pool2d_grad, Op::avg_pool2d, Op::avg_pool2d_grad})
-    cases.add(pool(op), elements(Effort::quick));
+    cases.add(pool(op),
+              effort == Effort::full ? crossed({16 << 10, 256 << 10, 2 << 20}, {4, 9}) : crossed({256 << 10}, {4}));
 }
 
 void add_step(Cases& cases, Effort effort) {

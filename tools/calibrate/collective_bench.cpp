@@ -48,8 +48,10 @@ class Maker {
     return static_cast<std::int32_t>(role.signatures.size() - 1);
   }
   static void add(Role& role, Stream stream, Instruction instruction) {
-    role.programs[0].instructions.push_back({stream, std::move(instruction), {-1, -1, -1}});
+    role.programs.back().instructions.push_back({stream, std::move(instruction), {-1, -1, -1}});
   }
+  /// What is added from here on belongs to another program.
+  static void next_program(Role& role) { role.programs.push_back({ProgramKind::step, {}}); }
 
   Plan take() {
     for (Role& role : plan_.roles) derive_order(role, plan_.mesh);
@@ -78,28 +80,41 @@ Collective collective_of(const std::string& name, BufferId data, std::int64_t by
 }
 
 // In a step each collective has buffers of its own, which kernels wrote long before, so that they come from memory.
-// Turns take buffers one after another: of this many bytes over all ranks, as far as there are as many turns.
+// Turns take buffers one after another, and rounds programs that have buffers of their own: of this many bytes over all
+// ranks.
 constexpr std::int64_t kBytesInTurn = std::int64_t{512} << 20;
+constexpr int kMostPrograms = 64;
 
-int buffers_in_turn(int ranks, std::int64_t bytes, int turns) {
-  return static_cast<int>(std::clamp<std::int64_t>(kBytesInTurn / (ranks * bytes), 1, turns));
+std::int64_t buffers_in_turn(int ranks, std::int64_t bytes) {
+  return std::max<std::int64_t>(1, kBytesInTurn / (ranks * bytes));
 }
 
-// `turns` of a collective, each between kernels that write a little of what it reads and of what it wrote: without a
-// hand-over the next would begin at once.
+// How many programs of `turns` turns have so many buffers between them.
+int num_programs(int ranks, std::int64_t bytes, int turns) {
+  return static_cast<int>(
+      std::clamp<std::int64_t>((buffers_in_turn(ranks, bytes) + turns - 1) / turns, 1, kMostPrograms));
+}
+
+// Programs of `turns` of a collective, each between kernels that write a little of what it reads and of what it wrote:
+// without a hand-over the next would begin at once.
 Plan collectives(const std::string& name, int ranks, std::int64_t bytes, int turns) {
   Maker maker(ranks, false);
   Role& role = maker.role();
   const std::int64_t buffers_of_one = name == "all_to_all" ? 2 : 1;
-  const int buffers = buffers_in_turn(ranks, buffers_of_one * bytes, turns);
-  for (std::int64_t i = 0; i < buffers_of_one * buffers; ++i) Maker::buffer(role, bytes);
+  const std::int64_t buffers = buffers_in_turn(ranks, buffers_of_one * bytes);
   const std::int32_t zero = Maker::signature(role, {Op::zero, {}, {{DType::f32, {kSmall / 4}}}});
-  for (int turn = 0; turn < turns; ++turn) {
-    const auto data = static_cast<BufferId>(turn % buffers * buffers_of_one);
-    const auto result = static_cast<BufferId>(data + buffers_of_one - 1);
-    Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data, 0, kSmall}}}, {}, {}});
-    Maker::add(role, Stream::communication, collective_of(name, data, bytes, ranks));
-    Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{result, 0, kSmall}}}, {}, {}});
+  std::int64_t made = 0, taken = 0;
+  for (int program = 0; program < num_programs(ranks, buffers_of_one * bytes, turns); ++program) {
+    if (program > 0) Maker::next_program(role);
+    for (int turn = 0; turn < turns; ++turn, ++taken) {
+      for (; made < std::min(taken + 1, buffers); ++made)
+        for (std::int64_t i = 0; i < buffers_of_one; ++i) Maker::buffer(role, bytes);
+      const auto data = static_cast<BufferId>(taken % buffers * buffers_of_one);
+      const auto result = static_cast<BufferId>(data + buffers_of_one - 1);
+      Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data, 0, kSmall}}}, {}, {}});
+      Maker::add(role, Stream::communication, collective_of(name, data, bytes, ranks));
+      Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{result, 0, kSmall}}}, {}, {}});
+    }
   }
   return maker.take();
 }
@@ -107,25 +122,30 @@ Plan collectives(const std::string& name, int ranks, std::int64_t bytes, int tur
 // A message from each stage to the next, `turns` times, with a kernel before and after.
 Plan sends(int ranks, std::int64_t bytes, int turns) {
   Maker maker(ranks, true);
+  const std::int64_t buffers = buffers_in_turn(ranks, 2 * bytes);
   for (int stage = 0; stage < ranks; ++stage) {
     Role& role = maker.role(static_cast<std::size_t>(stage));
-    const int buffers = buffers_in_turn(ranks, 2 * bytes, turns);
-    for (int i = 0; i < 2 * buffers; ++i) Maker::buffer(role, bytes);
     const std::int32_t zero = Maker::signature(role, {Op::zero, {}, {{DType::f32, {kSmall / 4}}}});
-    for (int turn = 0; turn < turns; ++turn) {
-      const auto out = static_cast<BufferId>(turn % buffers * 2), in = static_cast<BufferId>(out + 1);
-      if (stage > 0) {
-        Exchange receive;
-        receive.receives.push_back({Axis::pipeline, -1, {{in, 0, bytes}}});
-        Maker::add(role, Stream::communication, receive);
-        Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{in, 0, kSmall}}}, {}, {}});
-      }
-      if (stage + 1 < ranks) {
-        Exchange send;
-        send.sends.push_back({Axis::pipeline, 1, {{out, 0, bytes}}});
-        Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{out, 0, kSmall}}}, {}, {}});
-        Maker::add(role, Stream::communication, send);
-        Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{out, 0, kSmall}}}, {}, {}});
+    std::int64_t made = 0, taken = 0;
+    for (int program = 0; program < num_programs(ranks, 2 * bytes, turns); ++program) {
+      if (program > 0) Maker::next_program(role);
+      for (int turn = 0; turn < turns; ++turn, ++taken) {
+        for (; made < std::min(taken + 1, buffers); ++made)
+          for (int i = 0; i < 2; ++i) Maker::buffer(role, bytes);
+        const auto out = static_cast<BufferId>(taken % buffers * 2), in = static_cast<BufferId>(out + 1);
+        if (stage > 0) {
+          Exchange receive;
+          receive.receives.push_back({Axis::pipeline, -1, {{in, 0, bytes}}});
+          Maker::add(role, Stream::communication, receive);
+          Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{in, 0, kSmall}}}, {}, {}});
+        }
+        if (stage + 1 < ranks) {
+          Exchange send;
+          send.sends.push_back({Axis::pipeline, 1, {{out, 0, bytes}}});
+          Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{out, 0, kSmall}}}, {}, {}});
+          Maker::add(role, Stream::communication, send);
+          Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{out, 0, kSmall}}}, {}, {}});
+        }
       }
     }
   }
@@ -155,8 +175,8 @@ Plan beside(int ranks, std::int64_t bytes, int products, int reductions) {
   return maker.take();
 }
 
-// Microseconds of a program, several times. Memory is written before: pages that were never written are all one page of
-// zeros.
+// Microseconds of a program, one after another, several times. Memory is written before: pages that were never written
+// are all one page of zeros.
 std::vector<double> times_of(const Plan& plan, int threads, int rounds) {
   const int ranks = plan.mesh.world_size();
   std::vector<double> times;
@@ -171,7 +191,7 @@ std::vector<double> times_of(const Plan& plan, int threads, int rounds) {
     for (int round = 0; round <= rounds; ++round) {
       communicator.control().barrier();
       const Clock::time_point start = Clock::now();
-      executor->run(0);
+      executor->run(static_cast<std::int32_t>(static_cast<std::size_t>(round) % role.programs.size()));
       communicator.control().barrier();
       if (communicator.rank() == 0 && round > 0)
         times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());

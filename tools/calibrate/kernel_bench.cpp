@@ -18,6 +18,7 @@
 
 #include "engine/core/error.h"
 #include "kernels/cpu/runtime/isa.h"
+#include "kernels/cpu/runtime/parallel.h"
 #include "kernels/cpu/table.h"
 #include "tools/calibrate/median.h"
 #include "tools/calibrate/operands.h"
@@ -74,14 +75,16 @@ void fill(std::byte* data, std::int64_t bytes, std::span<const std::byte> conten
     std::memcpy(data + done, contents.data(), static_cast<std::size_t>(std::min(whole, bytes - done)));
 }
 
+// By all threads: one that waits would be slow at first. Elsewhere operands are measured where they are.
+void flush_caches([[maybe_unused]] const std::byte* data, [[maybe_unused]] std::int64_t bytes,
+                  [[maybe_unused]] int threads) {
 #if defined(__x86_64__)
-void flush_caches(const std::byte* data, std::int64_t bytes) {
-  for (std::int64_t at = 0; at < bytes; at += 64) _mm_clflush(data + at);
-  _mm_mfence();
-}
-#else
-void flush_caches(const std::byte*, std::int64_t) {}  // measured as it is
+  kernels::cpu::parallel_ranges((bytes + 63) / 64, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t line = begin; line < end; ++line) _mm_clflush(data + 64 * line);
+    _mm_mfence();
+  });
 #endif
+}
 
 // One rank's kernel and its operands in `slots` places.
 struct Prepared {
@@ -91,8 +94,8 @@ struct Prepared {
 
   std::vector<std::pair<const std::byte*, std::int64_t>> cold;  // of slot 0: what flush() takes out of all caches
 
-  void flush() const {
-    for (const auto& [data, bytes] : cold) flush_caches(data, bytes);
+  void flush(int threads) const {
+    for (const auto& [data, bytes] : cold) flush_caches(data, bytes, threads);
   }
   void run(std::int64_t turn) {
     kernel->run({operands[static_cast<std::size_t>(turn) % operands.size()], workspace, 0});
@@ -170,19 +173,28 @@ struct KernelBench::Impl {
     std::int64_t turn = 0;
     meet.arrive_and_wait();
     const Clock::time_point warm = Clock::now();
-    prepared.flush();
+    prepared.flush(context.threads);
     prepared.run(turn++);
     if (rank == 0) runs = static_cast<int>(std::clamp(budget_ms * 1000 / std::max(1.0, us_since(warm)), 3.0, 400.0));
+    warm_up(prepared, turn);
     meet.arrive_and_wait();
     const Clock::time_point begin = Clock::now();
     for (int i = 0; i < runs; ++i) {
-      prepared.flush();
+      prepared.flush(context.threads);
       const Clock::time_point one = Clock::now();
       prepared.run(turn++);
       mine.push_back(us_since(one));
     }
     meet.arrive_and_wait();
     if (oversubscribed) mine.assign(1, us_since(begin) / runs);
+  }
+
+  // The threads of a team slept while one of them prepared, and a core that slept is slow for some milliseconds:
+  // products by AMX then take up to twice as long, which they do not in a step.
+  void warm_up(Prepared& prepared, std::int64_t& turn) const {
+    constexpr double kWarmUs = 6000;
+    const Clock::time_point begin = Clock::now();
+    while (context.threads > 1 && us_since(begin) < kWarmUs) prepared.run(turn++);
   }
 
   const kernels::cpu::Context context;

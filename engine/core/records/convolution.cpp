@@ -26,6 +26,7 @@ OpRecord pool(Op op, Traits traits, Operands operands) {
           .traits = traits,
           .operands = std::move(operands),
           .attributes = pool_attributes(traits.has(graph_file)),
+          .work = WorkClass::own,
           .bandwidth = 0.7};
 }
 

@@ -96,7 +96,7 @@ OpRecord batch_norm(Op op) {
                               "whether the statistics that normalise in training are those of all data ranks' "
                               "samples; without, each rank normalises by its own"),
                          flag("residual", false), flag("relu", false)},
-          .timed_as = "add_leading",
+          .work = WorkClass::own,
           .note = "by the running statistics; adds the residual, then with `relu` takes max(y, 0)"};
 }
 
@@ -104,7 +104,7 @@ OpRecord batch_norm_sums(Op op) {
   return {.op = op,
           .traits = {scratch},
           .operands = {in("x", "c [n, ch, ...]"), out("sums", "f64 [2, ch]")},
-          .timed_as = "sum_leading",
+          .work = WorkClass::own,
           .note = "Σ x and Σ x² of each channel"};
 }
 
@@ -114,7 +114,7 @@ OpRecord batch_norm_apply(Op op) {
           .operands = {in("x", "c [n, ch, ...]"), in("sums", "f64 [2, ch]"), param("weight", "c [ch]"),
                        param("bias", "c [ch]"), in("residual", "c", "residual"), out("y", "c", "residual")},
           .attributes = with_residual(batch_norm_attributes()),
-          .timed_as = "add_leading",
+          .work = WorkClass::own,
           .note = "by the statistics of `count` elements a channel; residual and relu as in `batch_norm`"};
 }
 
@@ -135,7 +135,7 @@ OpRecord batch_norm_grad_sums(Op op) {
                    param("weight", "c [ch]", "relu"), param("bias", "c [ch]", "relu"), out("grad_sums", "f64 [2, ch]"),
                    sum("dweight", "r [ch]", "weight"), sum("dbias", "r [ch]", "bias")},
       .attributes = with_gradients_of_both(batch_norm_attributes()),
-      .timed_as = "sum_leading",
+      .work = WorkClass::own,
       .note =
           "Σ dy and Σ dy (x − mean) rstd of each channel; with `relu` dy counts as 0 where `batch_norm_apply` made 0"};
 }
@@ -146,7 +146,7 @@ OpRecord batch_norm_grad(Op op) {
           .operands = {in("dy", "c [n, ch, ...]"), in("x", "c"), param("weight", "c [ch]"), in("sums", "f64 [2, ch]"),
                        in("grad_sums", "f64 [2, ch]"), param("bias", "c [ch]", "relu"), out("dx", "c", "dy x")},
           .attributes = batch_norm_attributes(),
-          .timed_as = "add_leading"};
+          .work = WorkClass::own};
 }
 
 }  // namespace trainer::records
