@@ -577,6 +577,11 @@ std::vector<Signature> cases_from_memory(Effort effort, const std::vector<std::s
   cases.add(elementwise(Op::glu_grad, 4), large);
   for (const Make& make : {Make(cross_entropy), Make(cross_entropy_and_grad)})
     cases.add(make, crossed({256}, {256, 8192}));
+  for (const Make& make : {Make(conv2d), Make(conv2d_grad_input), Make(conv2d_grad_weight)})
+    cases.add(make, {{512, 32 * 9, 64, 64}, {512, 256 * 9, 256, 4}, {512, 256 * 9, 256, 64}, {8192, 32 * 9, 64, 64}});
+  for (const Make& make :
+       {Make(batch_norm_sums), Make(batch_norm_apply), Make(batch_norm_grad_sums), Make(batch_norm_grad)})
+    cases.add(make, {{64 << 10, 4}, {256 << 10, 64}, {2 << 20, 64}});
   for (const Make& make : {Make(sum_squares), Make(optimizer(Op::adamw, false)), Make(optimizer(Op::adamw, true))})
     cases.add(make, large, DType::f32);
   return cases.take();
