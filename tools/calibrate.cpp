@@ -229,8 +229,10 @@ class Calibration {
     }
     const double middle = std::sqrt(speeds.front().second * speeds.back().second);
     std::int64_t last = speeds.front().first;
-    for (const auto& [bytes, speed] : speeds)
-      if (speed >= middle) last = bytes;
+    for (const auto& [bytes, speed] : speeds) {
+      if (speed < middle) break;
+      last = bytes;
+    }
     return last;
   }
 

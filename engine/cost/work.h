@@ -26,7 +26,7 @@ struct Work {
 ///                                                    product of a step
 ///   attention, attention_grad                        batch · heads, keys, head_dim
 ///   conv2d and its gradients                         n · oh · ow, in · kh · kw, out, oh · ow
-///   batch_norm_*                                     elements, h · w
+///   batch_norm_apply, _sums, _grad and _grad_sums    elements, h · w
 ///   pools and their gradients                        elements of the larger images, places of a window
 ///   norms, cross_entropy …, embedding                rows, dim (classes)
 ///   embedding_grad                                   rows, dim

@@ -15,6 +15,7 @@
 #include "tests/temporary.h"
 #include "tools/calibrate/cases.h"
 #include "tools/calibrate/hardware_text.h"
+#include "tools/calibrate/operands.h"
 
 namespace trainer::cost {
 namespace {
@@ -148,6 +149,8 @@ TEST_CASE("every kernel of the plans of configs/ is of a class that calibrate me
   std::set<std::pair<std::string, DType>> covered;
   for (const Signature& signature : calibration_cases(Effort::full, {})) {
     const Work work = work_of(signature);
+    CAPTURE(std::string(work.name));
+    CHECK(tools::knows_contents(signature));  // else it is left out
     covered.emplace(work.name, work.dtype);
   }
   const std::string configs = std::string(TRAINER_SOURCE_DIR) + "/configs";

@@ -581,7 +581,7 @@ std::vector<Signature> cases_from_memory(Effort effort, const std::vector<std::s
     cases.add(make, {{512, 32 * 9, 64, 64}, {512, 256 * 9, 256, 4}, {512, 256 * 9, 256, 64}, {8192, 32 * 9, 64, 64}});
   for (const Make& make :
        {Make(batch_norm_sums), Make(batch_norm_apply), Make(batch_norm_grad_sums), Make(batch_norm_grad)})
-    cases.add(make, {{64 << 10, 4}, {256 << 10, 64}, {2 << 20, 64}});
+    cases.add(make, crossed({64 << 10, 256 << 10, 2 << 20}, {4, 64}));
   for (const Make& make : {Make(sum_squares), Make(optimizer(Op::adamw, false)), Make(optimizer(Op::adamw, true))})
     cases.add(make, large, DType::f32);
   return cases.take();

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kSmall = 64;  // bytes: what the kernels between collectives touch
 
-// A plan of one program, by hand. Buffers lie one after another.
+// A plan by hand. Buffers lie one after another.
 class Maker {
  public:
   Maker(int ranks, bool stages) {
@@ -79,11 +79,12 @@ Collective collective_of(const std::string& name, BufferId data, std::int64_t by
   return out;
 }
 
+constexpr int kRounds = 5;  // that count, after one that does not
+
 // In a step each collective has buffers of its own, which kernels wrote long before, so that they come from memory.
-// Turns take buffers one after another, and rounds programs that have buffers of their own: of this many bytes over all
-// ranks.
+// Turns take buffers one after another, and rounds programs that have buffers of their own: of up to this many bytes
+// over all ranks.
 constexpr std::int64_t kBytesInTurn = std::int64_t{512} << 20;
-constexpr int kMostPrograms = 64;
 
 std::int64_t buffers_in_turn(int ranks, std::int64_t bytes) {
   return std::max<std::int64_t>(1, kBytesInTurn / (ranks * bytes));
@@ -92,7 +93,7 @@ std::int64_t buffers_in_turn(int ranks, std::int64_t bytes) {
 // How many programs of `turns` turns have so many buffers between them.
 int num_programs(int ranks, std::int64_t bytes, int turns) {
   return static_cast<int>(
-      std::clamp<std::int64_t>((buffers_in_turn(ranks, bytes) + turns - 1) / turns, 1, kMostPrograms));
+      std::clamp<std::int64_t>((buffers_in_turn(ranks, bytes) + turns - 1) / turns, 1, kRounds + 1));
 }
 
 // Programs of `turns` of a collective, each between kernels that write a little of what it reads and of what it wrote:
@@ -175,7 +176,7 @@ Plan beside(int ranks, std::int64_t bytes, int products, int reductions) {
   return maker.take();
 }
 
-// Microseconds of a program, one after another, several times. Memory is written before: pages that were never written
+// Microseconds of each round; rounds take the programs in turn. Memory is written before: pages that were never written
 // are all one page of zeros.
 std::vector<double> times_of(const Plan& plan, int threads, int rounds) {
   const int ranks = plan.mesh.world_size();
@@ -199,8 +200,6 @@ std::vector<double> times_of(const Plan& plan, int threads, int rounds) {
   });
   return times;
 }
-
-constexpr int kRounds = 5;
 
 // `make(turns)` gives a plan; turns so many that all rounds take about the budget.
 template <typename Make>

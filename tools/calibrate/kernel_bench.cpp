@@ -75,7 +75,7 @@ void fill(std::byte* data, std::int64_t bytes, std::span<const std::byte> conten
     std::memcpy(data + done, contents.data(), static_cast<std::size_t>(std::min(whole, bytes - done)));
 }
 
-// By all threads: one that waits would be slow at first. Elsewhere operands are measured where they are.
+// By all threads, since a core that waited is slow at first. Other processors flush nothing.
 void flush_caches([[maybe_unused]] const std::byte* data, [[maybe_unused]] std::int64_t bytes,
                   [[maybe_unused]] int threads) {
 #if defined(__x86_64__)

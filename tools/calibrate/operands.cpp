@@ -59,6 +59,8 @@ std::int64_t ids_of(const Signature& s) {
     case Op::cross_entropy_gathered:
     case Op::correct_count:
       return s.operands[0].shape[-1];
+    case Op::max_pool2d:  // it writes them
+      return s.operands[0].shape[-1] * s.operands[0].shape[-2];
     case Op::max_pool2d_grad:
       return s.operands[2].shape[-1] * s.operands[2].shape[-2];
     case Op::cross_entropy_count:
@@ -75,6 +77,8 @@ std::int64_t ids_of(const Signature& s) {
 int fresh_of(const Signature& s) {
   switch (s.op) {
     case Op::linear_grad_weight:
+    case Op::conv2d_grad_weight:
+    case Op::conv1d_grad_weight:
     case Op::embedding:
     case Op::embedding_grad:
       return 1;
