@@ -2,6 +2,7 @@
 // that train, over sizes that plans have, with as many ranks at once as a node would run; collectives go between ranks
 // as threads.
 #include <fmt/chrono.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -216,23 +217,24 @@ class Calibration {
     return figure;
   }
 
-  // What is read over and over comes from caches as long as it is below this: of a virtual machine that shares its
-  // processor's last level with others, far less than that has. Half the way, by logarithms, from the speed of little
-  // to that of a lot.
+  // What a step reads again comes from caches as long as it is below this: of a processor's last level that others
+  // share, as in a virtual machine, far less than it has, since what they read drives it out in the meantime. So there
+  // is a rest between two reads. Half the way, by logarithms, from the speed of little that is read again at once to
+  // that of a lot.
   std::int64_t cache() const {
+    constexpr double kRestMs = 5;  // between two uses in a step of a small model
+    constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+    const std::int64_t second_level = cores_ * std::max<std::int64_t>(0, ::sysconf(_SC_LEVEL2_CACHE_SIZE)),
+                       least = std::max(8 * kMiB, 2 * second_level), most = std::max(256 * kMiB, 4 * least);
     KernelBench bench(1, cores_);
-    std::vector<std::pair<std::int64_t, double>> speeds;  // by what two slots have
-    for (std::int64_t bytes = std::int64_t{16} << 20; bytes <= std::int64_t{256} << 20; bytes += bytes / 2) {
-      const TensorDesc x{DType::f32, {bytes / 4 / 2}};
-      speeds.emplace_back(bytes, static_cast<double>(bytes / 2) /
-                                     bench.measure({Op::sum_squares, {}, {x, {DType::f64, {1}}}}, 12).value);
-    }
-    const double middle = std::sqrt(speeds.front().second * speeds.back().second);
-    std::int64_t last = speeds.front().first;
-    for (const auto& [bytes, speed] : speeds) {
-      if (speed < middle) break;
-      last = bytes;
-    }
+    const auto speed = [&](std::int64_t bytes, double rest_ms) {
+      const TensorDesc x{DType::f32, {bytes / 4}};
+      return static_cast<double>(bytes) /
+             bench.measure({Op::sum_squares, {}, {x, {DType::f64, {1}}}}, 12, false, rest_ms).value;
+    };
+    const double middle = std::sqrt(speed(least, 0) * speed(most, 0));
+    std::int64_t last = least / 2;
+    for (std::int64_t bytes = least; bytes <= most && speed(bytes, kRestMs) >= middle; bytes += bytes / 2) last = bytes;
     return last;
   }
 

@@ -93,7 +93,7 @@ Fields device() {
       required("reserve", "Bytes of it that plans leave alone: the driver's context, communicators, the system.",
                bytes_figure()),
       required("memory_bandwidth", "bytes/s.", figure(number(1e8, 1e14))),
-      required("cache", "Bytes of the last level.", bytes_figure()),
+      required("cache", "Bytes of the last level; of a CPU's, as many as a step finds there again.", bytes_figure()),
       required("units", "Streaming multiprocessors, or cores.", figure(integer(1, 1e5))),
       extra("clock", "Hz, under load.", figure(number(1e8, 1e10))),
       required("capability", "CUDA's compute capability: 80 for 8.0.", figure(integer(70, 999))).when("kind", {"cuda"}),

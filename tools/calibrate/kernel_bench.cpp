@@ -9,10 +9,12 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -102,7 +104,8 @@ struct Prepared {
   }
 };
 
-Prepared prepare(const Signature& signature, const kernels::cpu::Context& context, Arena& arena, bool from_memory) {
+Prepared prepare(const Signature& signature, const kernels::cpu::Context& context, Arena& arena, bool from_memory,
+                 bool stays) {
   const kernels::cpu::CpuTarget target(context);
   std::int64_t slot = 0;
   std::vector<std::int64_t> offsets;
@@ -111,7 +114,8 @@ Prepared prepare(const Signature& signature, const kernels::cpu::Context& contex
     slot += aligned(operand.bytes());
   }
   const std::int64_t slots =
-      from_memory ? 1 : std::clamp<std::int64_t>(kRotation / std::max<std::int64_t>(slot, 1) + 1, 2, kMostSlots);
+      from_memory || stays ? 1
+                           : std::clamp<std::int64_t>(kRotation / std::max<std::int64_t>(slot, 1) + 1, 2, kMostSlots);
   const std::int64_t workspace = aligned(target.workspace_bytes(signature));
   std::byte* const base = arena.at_least(slots * slot + workspace + kBufferAlignment);
   Prepared out;
@@ -167,7 +171,7 @@ struct KernelBench::Impl {
   }
 
   void measure(std::size_t rank, Arena& arena) {
-    Prepared prepared = prepare(*signature, context, arena, from_memory);
+    Prepared prepared = prepare(*signature, context, arena, from_memory, rest_ms.has_value());
     std::vector<double>& mine = times[rank];
     mine.clear();
     std::int64_t turn = 0;
@@ -175,12 +179,14 @@ struct KernelBench::Impl {
     const Clock::time_point warm = Clock::now();
     prepared.flush(context.threads);
     prepared.run(turn++);
-    if (rank == 0) runs = static_cast<int>(std::clamp(budget_ms * 1000 / std::max(1.0, us_since(warm)), 3.0, 400.0));
+    if (rank == 0)
+      runs = static_cast<int>(std::clamp(budget_ms * 1000 / std::max(1.0, us_since(warm)), 3.0, rest_ms ? 15 : 400.0));
     warm_up(prepared, turn);
     meet.arrive_and_wait();
     const Clock::time_point begin = Clock::now();
     for (int i = 0; i < runs; ++i) {
       prepared.flush(context.threads);
+      if (rest_ms) rest(*rest_ms * 1000);
       const Clock::time_point one = Clock::now();
       prepared.run(turn++);
       mine.push_back(us_since(one));
@@ -197,11 +203,20 @@ struct KernelBench::Impl {
     while (context.threads > 1 && us_since(begin) < kWarmUs) prepared.run(turn++);
   }
 
+  // All threads stay awake, and touch no memory.
+  void rest(double us) const {
+    const Clock::time_point begin = Clock::now();
+    kernels::cpu::parallel(context.threads, [&](int, int) {
+      while (us_since(begin) < us) std::atomic_signal_fence(std::memory_order_seq_cst);
+    });
+  }
+
   const kernels::cpu::Context context;
   const bool oversubscribed;
   std::barrier<> meet, start, end;
   const Signature* signature = nullptr;
   double budget_ms = 0;
+  std::optional<double> rest_ms;
   bool from_memory = false;
   int runs = 0;
   std::vector<std::vector<double>> times;
@@ -212,9 +227,11 @@ struct KernelBench::Impl {
 KernelBench::KernelBench(int ranks, int threads) : impl_(std::make_unique<Impl>(ranks, threads)) {}
 KernelBench::~KernelBench() = default;
 
-cost::Figure KernelBench::measure(const Signature& signature, double budget_ms, bool from_memory) {
+cost::Figure KernelBench::measure(const Signature& signature, double budget_ms, bool from_memory,
+                                  std::optional<double> rest_ms) {
   impl_->signature = &signature;
   impl_->from_memory = from_memory;
+  impl_->rest_ms = rest_ms;
   impl_->budget_ms = budget_ms;
   std::ranges::fill(impl_->failures, nullptr);
   impl_->start.arrive_and_wait();
