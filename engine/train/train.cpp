@@ -23,6 +23,7 @@
 #include "engine/train/run_report.h"
 #include "engine/train/saver.h"
 #include "engine/train/start.h"
+#include "engine/train/steps.h"
 
 namespace trainer {
 namespace {
@@ -124,22 +125,16 @@ class RankLoop {
         device_(device_for(job_, communicator, threads_)),
         executor_(device_->load(run.compiled.plan, rank_, communicator)),
         role_(executor_->role()),
-        step_program_(role_.program_index(ProgramKind::step)),
-        averaging_program_(role_.program_index(ProgramKind::step_averaging)),
         settle_program_(role_.program_index(ProgramKind::settle)),
         swap_program_(role_.program_index(ProgramKind::swap)),
-        binder_(*executor_, {run.compiled.plan.mesh, run.compiled.plan.mesh.coordinates(rank_)}, *run.data.train,
-                step_program_, run.compiled.batch.micro * run.compiled.batch.micro_batches) {
+        steps_(job_, run.compiled, *executor_, communicator, *run.data.train) {
     for (int part = 0; role_.program(ProgramKind::average, part) != nullptr; ++part)
       average_programs_.push_back(role_.program_index(ProgramKind::average, part));
     facts_.base = fill_weights(run, start_, loaded_rank(), threads_, communicator_, channel_);
     loss_scale_ = loss_scale_of(*executor_);
-    rates_.resize(run.compiled.optimizers.size());
-    executor_->bind(role_.field_index("lr"), rates_.data());
     executor_->bind(role_.field_index("metrics"), &metrics_);
     if (const std::int32_t field = role_.field_index("routers"); field >= 0) executor_->bind(field, routers_.data());
     bind_figures();
-    if (const std::int32_t field = role_.field_index("step"); field >= 0) executor_->bind(field, &step_number_);
     executor_->record_times(static_cast<bool>(run.options.trace));
     if (job_.checkpoint.dir)
       saver_.emplace(job_, run.compiled, loaded_rank(), channel_,
@@ -173,7 +168,7 @@ class RankLoop {
     const std::int64_t first = step_;
     goes_ahead_ = can_go_ahead();
     for (bool ended = false; !ended;) {
-      ended = step_ >= job_.train.steps || (stopped_ && !(next_ && next_->runs));
+      ended = step_ >= job_.train.steps || (stopped_ && !steps_.is_ahead());
       const std::string trouble = ended ? end() : advance(loader);
       if (trouble.empty()) continue;
       recover(trouble);
@@ -183,14 +178,14 @@ class RankLoop {
     if (run_.options.at_end) run_.options.at_end(rank_, *executor_);
     if (saver_) saver_->finish();
     if (retention_) retention_->finish(step_);
-    const std::vector<RankReport> ranks = report_ranks(*executor_, bytes_sent_, channel_);
+    const std::vector<RankReport> ranks = report_ranks(*executor_, bytes_sent_ + steps_.bytes_sent(), channel_);
     const std::string log_failure = channel_.from_first(rank_ == 0 ? run_.log_failure : "");
     if (leads_) run_.report.log_failure = log_failure;
     if (leads_) report(first, ranks);
     if (run_.options.trace) {
       channel_.barrier();
       std::vector<RankTrace> traces =
-          gather_traces(*executor_, step_program_, step_start_, job_.cluster.nodes > 1, channel_);
+          gather_traces(*executor_, steps_.program(), steps_.program_start(), job_.cluster.nodes > 1, channel_);
       if (rank_ == 0) run_.traces = std::move(traces);
     }
   }
@@ -261,80 +256,30 @@ class RankLoop {
   // Whether these weights have the lowest validation loss so far, and are to be kept for it.
   bool is_best() const { return job_.checkpoint.keep_best && evaluated_ == step_ && val_loss_ < best_loss_; }
 
-  // A device that may start ahead is given the next step before the host looks at this one, so that it seldom waits for
-  // the host. If this one fails, the next one makes no update (kernels/optimizer.h). After a rollback its batch is the
-  // first to be used.
   std::string one_step(data::Loader& loader, std::int64_t step) {
-    Clock::time_point begin = Clock::now();
-    Drawn now = next_ ? *std::exchange(next_, std::nullopt) : Drawn{.batch = loader.next()};
+    const double ms = steps_.run(loader, step, goes_ahead_ && follows_at_once(step), [&] {
+      if (executor_->runs_beside_host()) tell_and_ask();
+    });
     ++next_batch_;
-    if (now.runs)
-      begin = last_end_;
-    else
-      start(now, step);
-    if (goes_ahead_ && follows_at_once(step) && draw_next(loader)) start(*next_, step + 1);
-    if (executor_->runs_beside_host()) tell_and_ask();
-    bytes_sent_ += now.bytes_sent + sent_by([&] { executor_->finish(); });
     const float loss_scale = std::exchange(loss_scale_, metrics_.loss_scale);  // the step leaves that of the next one
     const Outcome outcome = judge(loss_scale);
     if (outcome == Outcome::not_finite) {
-      const std::string trouble = describe(now, step, loss_scale);
+      const std::string trouble = describe(step, loss_scale);
       set_scalars(*executor_, loss_scale_);
       if (!trouble.empty() && job_.train.on_nan != OnNan::skip) return trouble;
       if (!trouble.empty() && leads_) run_.tell([&](Monitor& monitor) { monitor.message(trouble); });
     }
     after_skipped_ = outcome != Outcome::updated;
     if (!after_skipped_ && saver_) saver_->finite();
-    last_end_ = Clock::now();
-    record(step, outcome, loss_scale, milliseconds(last_end_ - begin));
+    record(step, outcome, loss_scale, ms);
     return "";
-  }
-
-  // A batch that the loader gave.
-  struct Drawn {
-    data::Loader::Batch batch;
-    bool runs = false;            // its step was started
-    std::int64_t bytes_sent = 0;  // by the start
-  };
-
-  // False where the batch cannot be read: the loader says so again when its step is due.
-  bool draw_next(data::Loader& loader) {
-    try {
-      next_ = Drawn{.batch = loader.next()};
-      return true;
-    } catch (const std::exception&) {
-      return false;
-    }
-  }
-
-  void start(Drawn& drawn, std::int64_t step) {
-    bind(drawn, step);
-    const std::int32_t program =
-        averaging_program_ >= 0 && step % job_.strategy.data.every == 0 ? averaging_program_ : step_program_;
-    if (program == step_program_) step_start_ = Clock::now();
-    drawn.bytes_sent = sent_by([&] { executor_->start(program); });
-    drawn.runs = true;
-  }
-
-  void bind(const Drawn& drawn, std::int64_t step) {
-    binder_.bind(drawn.batch);
-    for (std::size_t i = 0; i < rates_.size(); ++i)
-      rates_[i] = static_cast<float>(learning_rate(job_.train, run_.compiled.optimizers[i], step));
-    step_number_ = static_cast<std::int32_t>(step);
-  }
-
-  template <typename Work>
-  std::int64_t sent_by(Work&& work) const {
-    const std::int64_t before = communicator_.bytes_sent();
-    work();
-    return communicator_.bytes_sent() - before;
   }
 
   // Whether all ranks' devices can start ahead, and the job allows it. Ranks that train apart judge together, which
   // they do between two steps. Where steps are skipped, one that is started again must find all as it was; but running
   // statistics and what compression rounded off change in a step that makes no update too.
   bool can_go_ahead() const {
-    const bool can = executor_->may_start_ahead(step_program_) && !averages() && job_.train.on_nan != OnNan::skip;
+    const bool can = steps_.can_go_ahead() && !averages() && job_.train.on_nan != OnNan::skip;
     return !channel_.any(!can);
   }
 
@@ -413,12 +358,11 @@ class RankLoop {
 
   // The update was not made, so the same step again, looked at node by node, shows where it began. A dynamic scale is
   // at its smallest, and stays there. Of skipped steps in a row only the first is looked at: nothing.
-  std::string describe(const Drawn& drawn, std::int64_t step, float loss_scale) {
+  std::string describe(std::int64_t step, float loss_scale) {
     if (job_.train.on_nan == OnNan::skip && after_skipped_) return "";
     const float loss = metrics_.loss, norm = metrics_.grad_norm;
-    if (next_ && std::exchange(next_->runs, false)) executor_->finish();
-    bind(drawn, step);
-    const std::string where = locate_non_finite(*executor_, step_program_, channel_);
+    steps_.bind_again();
+    const std::string where = locate_non_finite(*executor_, steps_.program(), channel_);
     const std::string scale = scales_dynamically() ? fmt::format(", at the smallest loss scale, {}", loss_scale)
                               : loss_scale != 1    ? fmt::format(", at loss scale {}", loss_scale)
                                                    : "";
@@ -551,19 +495,16 @@ class RankLoop {
   std::unique_ptr<DeviceBackend> device_;
   std::unique_ptr<Executor> executor_;
   const Role& role_;
-  const std::int32_t step_program_, averaging_program_, settle_program_, swap_program_;  // -1: there is no such
-  std::vector<std::int32_t> average_programs_;                                           // of each part
-  BatchBinder binder_;
+  const std::int32_t settle_program_, swap_program_;  // -1: there is no such
+  std::vector<std::int32_t> average_programs_;        // of each part
+  Steps steps_;
   std::optional<Evaluation> evaluation_;
   std::optional<Answers> answers_;  // of eval.generate
   std::optional<Saver> saver_;      // where there is checkpoint.dir
-  std::optional<Drawn> next_;       // the batch of the step to come, if that was started, or has to be again
   bool goes_ahead_ = false;         // steps are started before the last is finished
-  Clock::time_point last_end_{};    // of a step
   std::vector<double> step_ms_;
   std::optional<StepRecord> untold_;
-  Clock::time_point step_start_{};  // of the last run of the step program
-  std::int64_t bytes_sent_ = 0;
+  std::int64_t bytes_sent_ = 0;     // between steps
   std::int64_t counted_bytes_ = 0;  // of the device's memory, the most so far
   bool stopped_ = false;
   std::int64_t step_ = 0;        // updates made
@@ -576,8 +517,6 @@ class RankLoop {
   double best_loss_ = INFINITY;                               // lowest of those whose weights were saved
 
   // Fields of the plan.
-  std::vector<float> rates_;  // of CompiledJob::optimizers
-  std::int32_t step_number_ = 0;
   float loss_scale_ = 1;  // of the next step
   struct Metrics {
     float factor = 0, loss_scale = 0, grad_norm = 0, loss = 0;
