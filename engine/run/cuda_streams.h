@@ -45,8 +45,8 @@ class CudaStreams {
   /// Whether event `event`, as issued last, has passed.
   bool passed(std::int32_t event) const;
 
-  /// Sets mark `mark`, 0 or 1, after what was put on a stream so far; whether the device has come to it. Throws IoError
-  /// where the device failed.
+  /// Puts mark `mark`, 0 or 1, at the end of a stream's work. ended() says whether the device has reached it. They
+  /// throw IoError if the device failed.
   void mark_end(int mark, Stream stream) const;
   bool ended(int mark) const;
 

@@ -196,32 +196,17 @@ TEST_CASE("a step is started before the one before has ended, but for what comes
   }
 }
 
-namespace {
-
-// Batches of 8 rows, of which some overflow in the first layer, and some are left out.
-tests::Overrides table_of(const std::string& name, const std::vector<int>& poisoned, int from = 0, int to = 0) {
-  std::string text;
-  for (int row = 0; row < 8 * 32; ++row) {
-    const int batch = row / 8;
-    if (from <= batch && batch < to) continue;
-    const bool poison = row % 8 == 6 && std::find(poisoned.begin(), poisoned.end(), batch) != poisoned.end();
-    for (int column = 0; column < 6; ++column)
-      text += (poison ? std::string("3.0e38") : std::to_string(0.1 * (row * 7 % 11) + 0.05 * column)) + ",";
-    text += std::to_string(row * 5 % 4) + "\n";
-  }
-  jobs().write(name, text);
-  return {"data.train=" + jobs().path(name), "data.normalize=none", "data.shuffle=false", "checkpoint.every=5",
-          "train.steps=14"};
-}
-
-}  // namespace
-
 TEST_CASE("what follows a step that fails is undone: a rollback is a run without those batches, skips are the CPU's") {
   for (const int poisoned : {7, 9, 10}) {  // the next follows at once; a checkpoint follows; one came before
     CAPTURE(poisoned);
     constexpr int good = 5;  // what is saved at 10 is not: no step from its weights was finite
-    const tests::Overrides poison = table_of("poison.csv", {poisoned}),
-                           clean = table_of("clean.csv", {}, good, poisoned + 1);
+    const tests::Overrides often{"checkpoint.every=5", "train.steps=14"};
+    const auto table = [&](const std::string& name, const std::vector<int>& bad, const std::vector<int>& left_out) {
+      return tests::both(often, tests::table_of(jobs(), name, 32, bad, left_out));
+    };
+    std::vector<int> since_good;
+    for (int batch = good; batch <= poisoned; ++batch) since_good.push_back(batch);
+    const tests::Overrides poison = table("poison.csv", {poisoned}, {}), clean = table("clean.csv", {}, since_good);
     const GpuJob rolls = tests::gpu_job(jobs(), "mlp", "rolled", fresh(tests::both(poison, {"train.on_nan=rollback"})));
     const Trained rolled = run(rolls, 2), straight = run(tests::gpu_job(jobs(), "mlp", "straight", fresh(clean)), 3);
     CHECK(rolled.report.rollbacks == 1);
@@ -229,8 +214,7 @@ TEST_CASE("what follows a step that fails is undone: a rollback is a run without
     CHECK(std::vector<double>(rolled.loss.end() - (14 - good), rolled.loss.end()) ==
           std::vector<double>(straight.loss.begin() + good, straight.loss.end()));
     CHECK(tests::tensors_of(rolled.report.checkpoint) == tests::tensors_of(straight.report.checkpoint));
-    const tests::Overrides two = table_of("two.csv", {poisoned, poisoned + 1});
-    const tests::Overrides skips = tests::both(two, {"train.on_nan=skip"});
+    const tests::Overrides skips = tests::both(table("two.csv", {poisoned, poisoned + 1}, {}), {"train.on_nan=skip"});
     const Trained skipped = run(tests::gpu_job(jobs(), "mlp", "skipped", fresh(skips)), 4),
                   here = on_cpu("mlp", "skipped_cpu", skips);
     CHECK(skipped.skipped == std::vector<std::int64_t>{poisoned, poisoned + 1});

@@ -96,4 +96,9 @@ class EnvironmentSetting {
   bool was_set_;
 };
 
+/// Writes the table `name`: so many batches of 8 rows for the job `mlp`, in order, without those of `left_out`. Those
+/// of `poisoned` overflow in the first layer.
+Overrides table_of(const TinyJobs& jobs, const std::string& name, int batches, const std::vector<int>& poisoned,
+                   const std::vector<int>& left_out = {});
+
 }  // namespace trainer::tests

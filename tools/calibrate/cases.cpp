@@ -453,6 +453,15 @@ Make pool(Op op) {
   return [=](DType c, const Sizes& s) { return pool(op, c, s); };
 }
 
+const std::vector<Make>& convolutions() {
+  static const std::vector<Make> all{conv2d, conv2d_grad_input, conv2d_grad_weight};
+  return all;
+}
+const std::vector<Make>& batch_norms() {
+  static const std::vector<Make> all{batch_norm_sums, batch_norm_apply, batch_norm_grad_sums, batch_norm_grad};
+  return all;
+}
+
 // ---- All of them --------------------------------------------------------------------------------------------------
 
 class Cases {
@@ -512,11 +521,8 @@ void add_model(Cases& cases, Effort effort) {
   cases.add(cross_entropy_gathered, {{64}, {4096}});
   cases.add(correct_count_gathered, {{64}, {4096}}, DType::f32);
   for (const Make& make : {Make(mse), Make(mse_grad)}) cases.add(make, elements(Effort::quick));
-  for (const Make& make : {Make(conv2d), Make(conv2d_grad_input), Make(conv2d_grad_weight)})
-    cases.add(make, images(effort));
-  for (const Make& make :
-       {Make(batch_norm_sums), Make(batch_norm_apply), Make(batch_norm_grad_sums), Make(batch_norm_grad)})
-    cases.add(make, by_places(effort));
+  for (const Make& make : convolutions()) cases.add(make, images(effort));
+  for (const Make& make : batch_norms()) cases.add(make, by_places(effort));
   for (Op op : {Op::max_pool2d, Op::max_pool2d_grad, Op::avg_pool2d, Op::avg_pool2d_grad})
     cases.add(pool(op),
               effort == Effort::full ? crossed({16 << 10, 256 << 10, 2 << 20}, {4, 9}) : crossed({256 << 10}, {4}));
@@ -577,11 +583,9 @@ std::vector<Signature> cases_from_memory(Effort effort, const std::vector<std::s
   cases.add(elementwise(Op::glu_grad, 4), large);
   for (const Make& make : {Make(cross_entropy), Make(cross_entropy_and_grad)})
     cases.add(make, crossed({256}, {256, 8192}));
-  for (const Make& make : {Make(conv2d), Make(conv2d_grad_input), Make(conv2d_grad_weight)})
+  for (const Make& make : convolutions())
     cases.add(make, {{512, 32 * 9, 64, 64}, {512, 256 * 9, 256, 4}, {512, 256 * 9, 256, 64}, {8192, 32 * 9, 64, 64}});
-  for (const Make& make :
-       {Make(batch_norm_sums), Make(batch_norm_apply), Make(batch_norm_grad_sums), Make(batch_norm_grad)})
-    cases.add(make, crossed({64 << 10, 256 << 10, 2 << 20}, {4, 64}));
+  for (const Make& make : batch_norms()) cases.add(make, crossed({64 << 10, 256 << 10, 2 << 20}, {4, 64}));
   for (const Make& make : {Make(sum_squares), Make(optimizer(Op::adamw, false)), Make(optimizer(Op::adamw, true))})
     cases.add(make, large, DType::f32);
   return cases.take();

@@ -86,14 +86,14 @@ constexpr int kRounds = 5;  // that count, after one that does not
 // over all ranks.
 constexpr std::int64_t kBytesInTurn = std::int64_t{512} << 20;
 
-std::int64_t buffers_in_turn(int ranks, std::int64_t bytes) {
-  return std::max<std::int64_t>(1, kBytesInTurn / (ranks * bytes));
-}
-
-// How many programs of `turns` turns have so many buffers between them.
-int num_programs(int ranks, std::int64_t bytes, int turns) {
-  return static_cast<int>(
-      std::clamp<std::int64_t>((buffers_in_turn(ranks, bytes) + turns - 1) / turns, 1, kRounds + 1));
+struct Turns {
+  std::int64_t buffers;  // that turns take one after another
+  int programs;          // of so many turns each
+};
+Turns turns_of(int ranks, std::int64_t bytes, int turns) {
+  const std::int64_t most = std::max<std::int64_t>(1, kBytesInTurn / (ranks * bytes));
+  const auto programs = static_cast<int>(std::clamp<std::int64_t>((most + turns - 1) / turns, 1, kRounds + 1));
+  return {std::min<std::int64_t>(most, std::int64_t{programs} * turns), programs};
 }
 
 // Programs of `turns` of a collective, each between kernels that write a little of what it reads and of what it wrote:
@@ -102,15 +102,14 @@ Plan collectives(const std::string& name, int ranks, std::int64_t bytes, int tur
   Maker maker(ranks, false);
   Role& role = maker.role();
   const std::int64_t buffers_of_one = name == "all_to_all" ? 2 : 1;
-  const std::int64_t buffers = buffers_in_turn(ranks, buffers_of_one * bytes);
+  const Turns of = turns_of(ranks, buffers_of_one * bytes, turns);
+  for (std::int64_t i = 0; i < buffers_of_one * of.buffers; ++i) Maker::buffer(role, bytes);
   const std::int32_t zero = Maker::signature(role, {Op::zero, {}, {{DType::f32, {kSmall / 4}}}});
-  std::int64_t made = 0, taken = 0;
-  for (int program = 0; program < num_programs(ranks, buffers_of_one * bytes, turns); ++program) {
+  std::int64_t taken = 0;
+  for (int program = 0; program < of.programs; ++program) {
     if (program > 0) Maker::next_program(role);
     for (int turn = 0; turn < turns; ++turn, ++taken) {
-      for (; made < std::min(taken + 1, buffers); ++made)
-        for (std::int64_t i = 0; i < buffers_of_one; ++i) Maker::buffer(role, bytes);
-      const auto data = static_cast<BufferId>(taken % buffers * buffers_of_one);
+      const auto data = static_cast<BufferId>(taken % of.buffers * buffers_of_one);
       const auto result = static_cast<BufferId>(data + buffers_of_one - 1);
       Maker::add(role, Stream::compute, Launch{zero, 0, {Write{{data, 0, kSmall}}}, {}, {}});
       Maker::add(role, Stream::communication, collective_of(name, data, bytes, ranks));
@@ -123,17 +122,16 @@ Plan collectives(const std::string& name, int ranks, std::int64_t bytes, int tur
 // A message from each stage to the next, `turns` times, with a kernel before and after.
 Plan sends(int ranks, std::int64_t bytes, int turns) {
   Maker maker(ranks, true);
-  const std::int64_t buffers = buffers_in_turn(ranks, 2 * bytes);
+  const Turns of = turns_of(ranks, 2 * bytes, turns);
   for (int stage = 0; stage < ranks; ++stage) {
     Role& role = maker.role(static_cast<std::size_t>(stage));
     const std::int32_t zero = Maker::signature(role, {Op::zero, {}, {{DType::f32, {kSmall / 4}}}});
-    std::int64_t made = 0, taken = 0;
-    for (int program = 0; program < num_programs(ranks, 2 * bytes, turns); ++program) {
+    for (std::int64_t i = 0; i < 2 * of.buffers; ++i) Maker::buffer(role, bytes);
+    std::int64_t taken = 0;
+    for (int program = 0; program < of.programs; ++program) {
       if (program > 0) Maker::next_program(role);
       for (int turn = 0; turn < turns; ++turn, ++taken) {
-        for (; made < std::min(taken + 1, buffers); ++made)
-          for (int i = 0; i < 2; ++i) Maker::buffer(role, bytes);
-        const auto out = static_cast<BufferId>(taken % buffers * 2), in = static_cast<BufferId>(out + 1);
+        const auto out = static_cast<BufferId>(taken % of.buffers * 2), in = static_cast<BufferId>(out + 1);
         if (stage > 0) {
           Exchange receive;
           receive.receives.push_back({Axis::pipeline, -1, {{in, 0, bytes}}});

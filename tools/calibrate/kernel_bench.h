@@ -23,7 +23,7 @@ class KernelBench {
   /// Microseconds of one run on every rank at once: the median over some `budget_ms` of runs, and half their
   /// interquartile range. Where ranks have more threads than there are cores, the time of all over the number of runs.
   /// `from_memory`: no cache holds the operands, but for the one that the kernel before would have written. `rest_ms`,
-  /// if not negative: the operands stay in one place, and before each run all threads wait so long and touch no memory.
+  /// if given: the operands stay in one place, and before each run all threads wait so long and touch no memory.
   /// Throws what the kernel throws, as DataError where it does not take the contents (operands.h).
   cost::Figure measure(const Signature& signature, double budget_ms, bool from_memory = false,
                        std::optional<double> rest_ms = {});
