@@ -41,6 +41,9 @@ constexpr double kGoodbye_s = 10;  // for a communicator to end in, once all ran
 constexpr int kShareOfUnits = 8;   // of the multiprocessors, each communicator takes one in so many
 constexpr int kMaxChannels = 32;   // more bring NCCL nothing inside a node
 
+// Set before main: while threads run, another one may be reading the environment (setenv(3): MT-Unsafe const:env).
+[[maybe_unused]] const int kOrderOfIssue = ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -303,8 +306,6 @@ class NcclCommunicator final : public StreamCommunicator {
     ncclUniqueId id;
     CHECK(place.id.size() == sizeof id, "an id of NCCL's has 128 bytes");
     std::memcpy(&id, place.id.data(), sizeof id);
-    static std::once_flag environment;  // of the process
-    std::call_once(environment, [] { ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0); });
     ncclConfig_t config = configuration("the world");
     calls_.make("ncclCommInitRankConfig", world_,
                 [&] { return ncclCommInitRankConfig(&world_, world_size_, id, rank_, &config); });

@@ -1,4 +1,4 @@
-// An unlinked file, posix_fallocate, pread and pwrite.
+// A file without a name, posix_fallocate, pread and pwrite.
 #include "engine/run/offload_file.h"
 
 #include <fcntl.h>
@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
-#include <vector>
 
 #include "engine/core/amounts.h"
 #include "engine/core/check.h"
@@ -18,18 +17,19 @@
 namespace trainer {
 namespace {
 
-// A new file of the folder, already without a name; `path` becomes what it was.
+// A new file of the folder, without a name; `path` is what messages call it. Where the file system cannot open one
+// without a name (NFS), it has one for a moment, and a process that is killed in that moment leaves it behind.
 Descriptor open_unnamed(const std::string& folder, int rank, std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw IoError(folder + ": making the folder of strategy.offload: " + error.message());
-  path = fmt::format("{}/offload.{}.XXXXXX", folder, rank);
-  std::vector<char> name(path.begin(), path.end());
-  name.push_back('\0');
+  path = fmt::format("{}/offload.{}", folder, rank);
+  if (Descriptor file(::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600)); file) return file;
+  if (errno != EOPNOTSUPP && errno != EISDIR) fail_io(path, "creating");
+  std::string name = path + ".XXXXXX";
   Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
   if (!file) fail_io(path, "creating");
-  path = name.data();
-  if (::unlink(path.c_str()) != 0) fail_io(path, "removing its name");
+  if (::unlink(name.c_str()) != 0) fail_io(name, "removing its name");
   return file;
 }
 

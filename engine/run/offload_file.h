@@ -1,5 +1,5 @@
-// OffloadFile: what a rank keeps on disk while it runs. The file has no name once it is open, so it goes with the
-// process, however that ends; and its blocks are taken at once, so a full disk is found before the first step.
+// OffloadFile: what a rank keeps on disk while it runs. The file has no name, so it goes with the process, however that
+// ends; and its blocks are taken at once, so a full disk is found before the first step.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class OffloadFile {
   void forget() const;
 
  private:
-  std::string path_;  // as it was
+  std::string path_;  // in messages
   std::int64_t bytes_;
   Descriptor file_;
 };
