@@ -1,12 +1,12 @@
 // AddressMap<T>: a piecewise constant function from addresses to T. Used wherever "who touched these bytes last?" is
-// asked: several times an instruction, so every call finds its first piece once and walks from there, and pieces that
-// go are kept for those that come.
+// asked: several times an instruction, so every call finds its first piece once and walks from there. Most calls find
+// pieces that end where they end, so what is searched is a plain list of addresses; values, which may be large, stay
+// where they are when pieces come and go.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <map>
-#include <utility>
 #include <vector>
 
 namespace trainer {
@@ -14,14 +14,6 @@ namespace trainer {
 template <typename T>
 class AddressMap {
  public:
-  AddressMap() = default;
-  AddressMap(const AddressMap& other) : pieces_(other.pieces_) {}
-  AddressMap(AddressMap&&) = default;
-  AddressMap& operator=(AddressMap other) {
-    pieces_.swap(other.pieces_);
-    return *this;
-  }
-
   /// Calls visit(T&) for every piece inside [first, last), cutting pieces at its ends.
   template <typename Visit>
   void update(std::int64_t first, std::int64_t last, Visit&& visit) {
@@ -32,11 +24,10 @@ class AddressMap {
   template <typename Visit>
   void update_pieces(std::int64_t first, std::int64_t last, Visit&& visit) {
     if (first >= last) return;
-    for (auto at = cut(first);;) {
-      const auto next = cut_behind(at, last);
-      visit(at->first, next->first, at->second);
-      if (next->first == last) return;
-      at = next;
+    for (std::size_t i = cut(first);; ++i) {
+      const std::int64_t begin = begins_[i], end = cut_behind(i, last);
+      visit(begin, end, value(i));
+      if (end == last) return;
     }
   }
 
@@ -49,46 +40,59 @@ class AddressMap {
   template <typename Visit>
   void replace(std::int64_t first, std::int64_t last, const T& value, Visit&& visit) {
     if (first >= last) return;
-    const auto begin = cut(first);
-    for (auto at = begin;;) {
-      const auto next = cut_behind(at, last);
-      visit(at->second);
-      if (at != begin) spare_.push_back(pieces_.extract(at));
-      if (next->first == last) break;
-      at = next;
+    const std::size_t begin = cut(first);
+    std::size_t end = begin;
+    for (bool more = true; more; ++end) {
+      more = cut_behind(end, last) < last;
+      visit(this->value(end));
+      if (end > begin) spare_.push_back(places_[end]);
     }
-    begin->second = value;
+    if (end > begin + 1) erase(begin + 1, end);
+    this->value(begin) = value;
   }
 
  private:
-  using Pieces = std::map<std::int64_t, T>;
-  using Iterator = typename Pieces::iterator;
+  T& value(std::size_t piece) { return values_[places_[piece]]; }
 
   // The piece that begins at `at`, cut off the one before if need be.
-  Iterator cut(std::int64_t at) {
-    const auto next = pieces_.lower_bound(at);
-    if (next != pieces_.end() && next->first == at) return next;
-    return insert(next, at, next == pieces_.begin() ? T{} : std::prev(next)->second);
+  std::size_t cut(std::int64_t at) {
+    const auto piece = static_cast<std::size_t>(std::lower_bound(begins_.begin(), begins_.end(), at) - begins_.begin());
+    if (piece < begins_.size() && begins_[piece] == at) return piece;
+    insert(piece, at, piece == 0 ? T{} : value(piece - 1));
+    return piece;
   }
 
-  // The piece behind one that begins before `last`; one begins at `last` if this one went beyond.
-  Iterator cut_behind(Iterator piece, std::int64_t last) {
-    const auto next = std::next(piece);
-    if (next != pieces_.end() && next->first <= last) return next;
-    return insert(next, last, piece->second);
+  // The end of a piece that begins before `last`; if it went beyond, it is cut there.
+  std::int64_t cut_behind(std::size_t piece, std::int64_t last) {
+    const std::size_t next = piece + 1;
+    if (next == begins_.size() || begins_[next] > last) insert(next, last, value(piece));
+    return begins_[next];
   }
 
-  Iterator insert(Iterator hint, std::int64_t at, const T& value) {
-    if (spare_.empty()) return pieces_.emplace_hint(hint, at, value);
-    typename Pieces::node_type node = std::move(spare_.back());
-    spare_.pop_back();
-    node.key() = at;
-    node.mapped() = value;
-    return pieces_.insert(hint, std::move(node));
+  void insert(std::size_t piece, std::int64_t at, const T& value) {
+    const auto offset = static_cast<std::ptrdiff_t>(piece);
+    begins_.insert(begins_.begin() + offset, at);
+    if (spare_.empty()) {
+      places_.insert(places_.begin() + offset, static_cast<std::uint32_t>(values_.size()));
+      values_.push_back(value);
+    } else {
+      places_.insert(places_.begin() + offset, spare_.back());
+      values_[spare_.back()] = value;
+      spare_.pop_back();
+    }
   }
 
-  Pieces pieces_;  // a piece runs to the next key; below the first key the value is T{}
-  std::vector<typename Pieces::node_type> spare_;
+  void erase(std::size_t first, std::size_t last) {
+    begins_.erase(begins_.begin() + static_cast<std::ptrdiff_t>(first),
+                  begins_.begin() + static_cast<std::ptrdiff_t>(last));
+    places_.erase(places_.begin() + static_cast<std::ptrdiff_t>(first),
+                  places_.begin() + static_cast<std::ptrdiff_t>(last));
+  }
+
+  std::vector<std::int64_t> begins_;   // ascending; a piece runs to the next; below the first the value is T{}
+  std::vector<std::uint32_t> places_;  // of its value in `values_`
+  std::vector<T> values_;
+  std::vector<std::uint32_t> spare_;  // places of no piece
 };
 
 }  // namespace trainer
