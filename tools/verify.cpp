@@ -28,6 +28,8 @@ Meaning meaning_of(const Quantity& quantity) {
     return {"weights together", "root mean square difference / how far the optimizer moved them"};
   if (quantity.name == "replicas")
     return {"replicas", "tensors of which ranks hold the same elements, and not the same bits"};
+  if (quantity.name == "sums")
+    return {"sums before codes", "norm of the ranks' gradients together - one rank's, relative, worst step"};
   if (quantity.name == "dropped") return {"dropped", "choices of experts that one side alone left out, worst step"};
   return {"each weight", "largest absolute difference"};
 }
@@ -133,13 +135,15 @@ void add_verify(CommandLine& app, Work& work) {
       "with\n"
       "the same global batch, and compares losses, gradient norms and final weights, and among ranks the bits of what "
       "they\n"
-      "hold alike. Bounds come from the dtype's epsilon,\n"
-      "the length of the sums and the depth of the model. What trains differently by design (local_sgd, codes of "
-      "gradients\n"
-      "or weights) is compared with a serial simulation of it instead. The job's checkpoints and logs are left alone;\n"
-      "final weights go through the system's temporary folder (TMPDIR). Exits 0 if all bounds hold and 70 if not: that "
-      "is a\n"
-      "bug of trainer, unless `dropped` is among them.\n");
+      "hold alike. Bounds come from the dtype's epsilon, the length of the sums and the depth of the model. What "
+      "trains\n"
+      "differently by design (local_sgd, codes of gradients or weights) is compared with a serial simulation of it "
+      "instead;\n"
+      "of codes, `sums` is what the ranks' gradients make together before they are codes, against one rank. The job's\n"
+      "checkpoints and logs are left alone; final weights go through the system's temporary folder (TMPDIR). Exits 0 "
+      "if "
+      "all\n"
+      "bounds hold and 70 if not: that is a bug of trainer, unless `dropped` is among them.\n");
   command->callback([arguments, &work] { work = [arguments] { return verify(*arguments); }; });
 }
 

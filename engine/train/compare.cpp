@@ -363,11 +363,14 @@ LoadedJob quiet(LoadedJob loaded) {
   return loaded;
 }
 
-// Ranks are simulated with equal shares of targets, and parameters that checkpoints have as they are.
-void check_shares(const LoadedJob& loaded) {
-  if (loaded.job.data.is_rows())
+// What is simulated part by part has equal parts of targets, and parameters that checkpoints have as they are.
+void check_simulated(const LoadedJob& loaded, const Compiler& compile) {
+  const bool in_parts =
+      record_of(loaded.job.strategy.data).averages || SerialSteps::num_parts(loaded.job, compile(loaded)) > 1;
+  if (loaded.job.data.is_rows() && in_parts)
     throw JobError({loaded.at("data.format",
-                              "rows have unequal numbers of targets, and verify simulates ranks with equal shares")});
+                              "rows have unequal numbers of targets, and verify simulates ranks that train apart, or "
+                              "send the gradient of each micro-batch as codes, with equal numbers")});
   for (const std::string& glob : loaded.job.trainable.globs)
     if (glob.ends_with(']'))
       throw JobError({loaded.at("trainable", "verify simulates no ranks that train rows of a table")});
@@ -384,8 +387,7 @@ bool is_simulated(const LoadedJob& ranks) {
 }
 
 LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile) {
-  if (is_simulated(loaded)) check_shares(loaded);
-  if (quantum_of(loaded.job.strategy.data) > 0) raise(SerialSteps::mistakes_of(loaded, compile(loaded)));
+  if (is_simulated(loaded)) check_simulated(loaded, compile);
   LoadedJob threads = quiet(loaded);
   if (threads.job.cluster.nodes == 1) return threads;
   // What was decided for several nodes is kept where they are one.
@@ -440,6 +442,12 @@ Comparison compare(const LoadedJob& ranks, const LoadedJob& one, std::int64_t st
   const Quantity replicas{"replicas", static_cast<double>(a.different_replicas.size())};
   comparison.quantities = {losses, gradients, weights, largest, replicas};
   comparison.different_replicas = a.different_replicas;
+  if (!b.apart.empty()) {
+    const Bounds exact(one.job, b.compiled, DataStrategyJob{});
+    Quantity sums{"sums"};
+    for (std::size_t step = 0; step < b.apart.size(); ++step) worsen(sums, b.apart[step], exact.gradient(step));
+    comparison.quantities.push_back(sums);
+  }
   if (!a.counts_dropped && !b.counts_dropped) return comparison;
   Quantity dropped{"dropped"};
   for (std::size_t step = 0; step < b.dropped.size(); ++step)

@@ -17,6 +17,8 @@
 //
 //   losses, relative         2 (√d e(t) + (1 + √(d/n)) u' + √(d/n) (q + c(t − 1)))
 //   gradient norms, relative 2 √d (e(t) + u' + q) + c(t)
+//   sums                     2 √d (e(t) + u' + q): of ranks that send codes, the norm of what their gradients before
+//                            any code make together, less the gradient of one rank, over the norm of that
 //   weights, root mean square of the difference
 //   over the way Σlr that they went
 //                            2 rms(min(1, E s/(r + ε))) + 2 T u rms(w)/Σlr  for adam, adamw, lion, whose updates
@@ -44,8 +46,8 @@ using Compiler = std::function<CompiledJob(const LoadedJob&)>;
 
 struct Quantity {
   std::string name;  ///< losses, gradients, weights, weights_largest; replicas: how many tensors ranks should hold
-                     ///< alike and do not, bound 0; where experts may leave out choices, dropped: by how many more one
-                     ///< side did, bound 0
+                     ///< alike and do not, bound 0; of ranks that send codes, sums; where experts may leave out
+                     ///< choices, dropped: by how many more one side did, bound 0
   double difference =
       0;  ///< of all steps and elements the one that comes nearest to its bound (or lies furthest above it)
   double bound = 0;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/core/op_record.h"
+#include "engine/train/rank_gradients.h"
 #include "engine/train/replicas.h"
 #include "engine/train/serial_rounds.h"
 #include "engine/train/serial_steps.h"
@@ -35,8 +36,9 @@ class Recorder final : public Monitor {
   std::atomic<bool>& stop_;
 };
 
-// The plan of one share of a batch. What is random counts the samples of the whole batch.
-CompiledJob plan_of_share(CompiledJob compiled, int share) {
+// The plan of one share of every rank's part of a batch. What is random counts the samples of the whole batch.
+CompiledJob plan_of_share(CompiledJob compiled, TrainOptions::Share share) {
+  const std::int64_t samples = compiled.batch.global / compiled.batch.data_ranks;  // of a rank
   for (Role& role : compiled.plan.roles)
     for (Program& program : role.programs)
       for (Issued& issued : program.instructions) {
@@ -45,14 +47,16 @@ CompiledJob plan_of_share(CompiledJob compiled, int share) {
         const Signature& signature = role.signatures[static_cast<std::size_t>(launch->signature)];
         if (!has(signature.op, Trait::random)) continue;
         const Shape& shape = signature.operands.front().shape;
-        launch->origin.base += share * compiled.batch.global * (shape.elements() / shape[0]);
+        for (const Axis axis : kBatchAxes) launch->origin.along(axis) *= share.of;
+        launch->origin.base += share.index * samples * (shape.elements() / shape[0]);
       }
   return compiled;
 }
 
-// Appends to `told`. Returns the path of the checkpoint.
+// Appends to `told`. Returns the path of the checkpoint. `at_end` is called by each rank; without it replicas are
+// compared.
 std::string run(LoadedJob loaded, const CompiledJob& compiled, const std::string& folder, std::int64_t steps,
-                TrainOptions::Share share, Told& told) {
+                TrainOptions::Share share, Told& told, std::function<void(int, const Executor&)> at_end = {}) {
   loaded.job.checkpoint.dir = folder;
   std::atomic<bool> stop = false;
   Monitors monitors;
@@ -61,9 +65,9 @@ std::string run(LoadedJob loaded, const CompiledJob& compiled, const std::string
   TrainOptions options;
   options.stop = &stop;
   options.share = share;
-  options.at_end = [&](int rank, const Executor& executor) { replicas.add(rank, executor); };
-  const RunReport report =
-      train(loaded, share.index > 0 ? plan_of_share(compiled, share.index) : compiled, monitors, options);
+  options.at_end =
+      at_end ? std::move(at_end) : [&](int rank, const Executor& executor) { replicas.add(rank, executor); };
+  const RunReport report = train(loaded, share.of > 1 ? plan_of_share(compiled, share) : compiled, monitors, options);
   told.different_replicas = replicas.different();
   return report.checkpoint;
 }
@@ -82,6 +86,16 @@ checkpoint::Checkpoint initial_of(LoadedJob job, const std::string& folder, cons
   job.job.train.steps = 0;
   Told none;
   return checkpoint::open_checkpoint(run(job, compile(job), folder + "/initial", 0, {}, none));
+}
+
+LoadedJob with_f32_states(LoadedJob loaded) {
+  const auto change = [](OptimizerJob& optimizer) {
+    optimizer.states = States::f32;
+    for (OptimizerJob& other : optimizer.others) other.states = States::f32;
+  };
+  change(loaded.job.train.optimizer);
+  for (GroupJob& group : loaded.job.train.groups) change(group.optimizer);
+  return loaded;
 }
 
 }  // namespace
@@ -112,23 +126,30 @@ Ended run_apart(const LoadedJob& ranks, const LoadedJob& one, const CompiledJob&
 
 Ended run_coded(const LoadedJob& ranks, const LoadedJob& one, const CompiledJob& coded, const std::string& folder,
                 std::int64_t steps, const Compiler& compile) {
-  std::vector<Told> told;
-  LoadedJob share;
-  std::optional<CompiledJob> compiled;  // of a share
-  int count = 0;
-  SerialSteps simulated(ranks.job, coded, folder, [&](int index, const std::string& into, std::int64_t until) {
-    LoadedJob job = share;
-    if (until == 0) job.job.train.steps = 0;
-    run(job, *compiled, into, until, {index, count}, told[static_cast<std::size_t>(index)]);
-  });
-  count = simulated.num_shares();
-  told.resize(static_cast<std::size_t>(count));
-  share = simulated.share_of(one);
-  compiled = compile(share);
-  Ended ended{{}, compile(one), simulated.run(initial_of(one, folder, compile), steps)};
+  const int parts = SerialSteps::num_parts(ranks.job, coded);
+  const LoadedJob telling = telling_gradients(under_ddp(ranks, coded, parts)), telling_one = telling_gradients(one);
+  const CompiledJob plan = without_sums(compile(telling)), plan_of_one = compile(telling_one);
+  const auto until = [](LoadedJob job, std::int64_t step) {
+    if (step == 0) job.job.train.steps = 0;
+    return job;
+  };
+  Told told_of_ranks, told_of_one;
+  SerialSteps simulated(
+      ranks.job, coded, folder,
+      {.ranks =
+           [&](int part, const std::string& into, std::int64_t step) {
+             RankGradients gradients(plan.plan.mesh.world_size());
+             run(until(telling, step), plan, into, step, {part, parts}, told_of_ranks,
+                 [&](int rank, const Executor& executor) { gradients.add(rank, executor); });
+             return gradients;
+           },
+       .one = [&](const std::string& into,
+                  std::int64_t step) { run(until(telling_one, step), plan_of_one, into, step, {}, told_of_one); }});
+  Ended ended{
+      {}, compile(one), simulated.run(initial_of(with_f32_states(one), folder, compile), steps), simulated.apart()};
   ended.norms = simulated.norms();
-  ended.losses = mean_losses(told);
-  ended.dropped.resize(ended.losses.size());
+  ended.losses = told_of_one.losses;
+  ended.dropped = told_of_one.dropped;
   return ended;
 }
 

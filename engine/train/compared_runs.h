@@ -23,6 +23,7 @@ struct Told {
 struct Ended : Told {
   CompiledJob compiled;
   checkpoint::Checkpoint checkpoint;
+  std::vector<double> apart{};  // SerialSteps::apart
 };
 
 Ended run_job(const LoadedJob& loaded, const std::string& folder, std::int64_t steps, const Compiler& compile);

@@ -2,12 +2,16 @@
 #include "engine/train/local_units.h"
 
 #include <algorithm>
+#include <array>
 
 #include "engine/core/check.h"
 #include "engine/plan/pieces.h"
 
 namespace trainer {
 namespace {
+
+// The axes that may cut parameters.
+constexpr std::array kCutting{Axis::expert, Axis::tensor};
 
 // Calls visit(global, local, count) for each run of a tensor that the rank holds.
 template <typename Visit>
@@ -19,12 +23,25 @@ void for_each_run(const UnitTensor& tensor, const Mesh& mesh, const Coordinates&
 
 }  // namespace
 
-LocalUnit::LocalUnit(const Unit& unit, const Mesh& mesh, int tensor_rank) : unit_(&unit), mesh_(&mesh) {
-  at_[static_cast<std::size_t>(Axis::tensor)] = tensor_rank;
+LocalUnit::LocalUnit(const Unit& unit, const Mesh& mesh, const Coordinates& at) : unit_(&unit), mesh_(&mesh), at_(at) {}
+
+bool LocalUnit::is_first() const {
+  return std::ranges::all_of(kCutting, [&](Axis axis) { return at_[static_cast<std::size_t>(axis)] == 0; });
+}
+
+std::vector<std::int32_t> LocalUnit::stages() const {
+  return unit_->stages.empty() ? std::vector{at_[static_cast<std::size_t>(Axis::pipeline)]} : unit_->stages;
+}
+
+std::vector<int> LocalUnit::ranks(std::int32_t stage) const {
+  Coordinates at = at_;
+  at[static_cast<std::size_t>(Axis::pipeline)] = stage;
+  return mesh_->group(mesh_->rank(at), unit_->sum_axes());
 }
 
 bool LocalUnit::puts(const UnitTensor& tensor) const {
-  return at_[static_cast<std::size_t>(Axis::tensor)] == 0 || tensor.spec.is_cut(Axis::tensor);
+  return std::ranges::all_of(
+      kCutting, [&](Axis axis) { return at_[static_cast<std::size_t>(axis)] == 0 || tensor.spec.is_cut(axis); });
 }
 
 std::vector<double> LocalUnit::flat(const WholeTensor& whole) const {
@@ -48,7 +65,7 @@ void LocalUnit::put(const std::vector<double>& flat, const std::string& suffix, 
         std::copy_n(flat.begin() + local, count, values.begin() + global);
       else
         CHECK(std::equal(flat.begin() + local, flat.begin() + local + count, values.begin() + global),
-              "ranks of the tensor axis have " + tensor.name + " alike");
+              "ranks have " + tensor.name + " alike");
     });
   }
 }
@@ -64,14 +81,19 @@ double LocalUnit::squares(const std::vector<double>& flat) const {
 
 std::vector<LocalUnit> local_units(const Plan& plan) {
   std::vector<LocalUnit> units;
-  for (const Role& role : plan.roles)
-    for (const Unit& unit : role.units) {
-      if (!unit.trained()) continue;
-      CHECK(unit.stages.empty(), "stages share " + unit.name);
-      const bool cut =
-          std::ranges::any_of(unit.tensors, [](const UnitTensor& tensor) { return tensor.spec.is_cut(Axis::tensor); });
-      for (int rank = 0; rank < (cut ? plan.mesh.size(Axis::tensor) : 1); ++rank)
-        units.emplace_back(unit, plan.mesh, rank);
+  for (std::size_t stage = 0; stage < plan.roles.size(); ++stage)
+    for (const Unit& unit : plan.roles[stage].units) {
+      if (!unit.trained() || (!unit.stages.empty() && unit.stages.front() != static_cast<std::int32_t>(stage)))
+        continue;
+      Axes cut;
+      for (const UnitTensor& tensor : unit.tensors)
+        for (const Axis axis : kCutting)
+          if (tensor.spec.is_cut(axis)) cut = cut | axis;
+      for (int rank = 0; rank < plan.mesh.group_size(cut); ++rank) {
+        Coordinates at = plan.mesh.member(rank, cut);
+        at[static_cast<std::size_t>(Axis::pipeline)] = static_cast<int>(stage);
+        units.emplace_back(unit, plan.mesh, at);
+      }
     }
   return units;
 }

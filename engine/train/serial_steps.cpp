@@ -1,5 +1,4 @@
-// Shares are trained one after the other, a step at a time; between steps everything lies on the host, unit by unit, as
-// in the flat buffers of the ranks.
+// A step at a time; between steps everything lies on the host, unit by unit, as in the flat buffers of the ranks.
 #include "engine/train/serial_steps.h"
 
 #include <algorithm>
@@ -18,21 +17,28 @@ using checkpoint::TensorInfo;
 
 ResolvedData resolved(const Job& job) { return resolve(job.strategy.data, false); }
 
-int shares_of(const Job& job, const CompiledJob& ranks) {
-  const ResolvedData data = resolved(job);
-  const bool each = data.int8_reductions && data.reduce == Reduce::micro_batch;
-  return ranks.batch.data_ranks * (each ? ranks.batch.micro_batches : 1);
+bool sends_micro_batches(const Job& job) {
+  return resolved(job).int8_reductions && resolved(job).reduce == Reduce::micro_batch;
+}
+
+std::vector<double> tensor_values(const checkpoint::Checkpoint& of, const std::string& name) {
+  const TensorInfo* info = of.tensors.find(name);
+  CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight and moment in f32: " + name);
+  return values_of(of.tensors, *info);
+}
+
+void add_to(std::vector<double>& sum, const std::vector<double>& values) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
 }
 
 }  // namespace
 
-SerialSteps::SerialSteps(const Job& job, const CompiledJob& ranks, std::string folder, TrainShare train)
+SerialSteps::SerialSteps(const Job& job, const CompiledJob& ranks, std::string folder, Training training)
     : job_(job),
       ranks_(ranks),
       folder_(std::move(folder)),
-      train_(std::move(train)),
-      num_ranks_(ranks.batch.data_ranks),
-      num_shares_(shares_of(job, ranks)) {}
+      training_(std::move(training)),
+      num_parts_(num_parts(job, ranks)) {}
 
 bool SerialSteps::sends_codes(const Job& job) {
   const DataStrategyJob& data = job.strategy.data;
@@ -40,84 +46,35 @@ bool SerialSteps::sends_codes(const Job& job) {
          data.reduce_dtype == SentAs::int8;
 }
 
-std::vector<Diagnostic> SerialSteps::mistakes_of(const LoadedJob& loaded, const CompiledJob& ranks) {
-  std::vector<Diagnostic> mistakes;
-  const Mesh& mesh = ranks.plan.mesh;
-  const auto add = [&](std::string_view path, const std::string& what) {
-    mistakes.push_back(loaded.at(path, what + ", where ranks send codes"));
-  };
-  for (const Axis axis : {Axis::context, Axis::expert})
-    if (mesh.size(axis) > 1)
-      add("strategy." + std::string(name_of(axis)), "verify simulates no " + std::string(name_of(axis)) + " axis");
-  for (const Role& role : ranks.plan.roles)
-    if (std::ranges::any_of(role.units, [](const Unit& unit) { return unit.trained() && !unit.stages.empty(); })) {
-      add("strategy.pipeline", "verify does not simulate weights that several stages share (tied embeddings)");
-      break;
-    }
-  if (!sends_codes(loaded.job)) return mistakes;  // of outer gradients it is the rounds that are simulated
-  for (const OptimizerJob& optimizer : ranks.optimizers)
-    if (optimizer.name == OptimizerName::muon || optimizer.states != States::f32)
-      add("train.optimizer", "verify simulates adam, adamw, lion and sgd with states in f32");
-  for (const Role& role : ranks.plan.roles)
-    if (std::ranges::any_of(role.states, [](const State& state) { return state.initial.has_value(); }))
-      add("model", "verify does not simulate models with states of their own (batch norm, balanced routers)");
-  return mistakes;
-}
-
-LoadedJob SerialSteps::share_of(LoadedJob one) const {
-  TrainJob& train = one.job.train;
-  train.batch.global /= num_shares_;
-  train.batch.micro = std::min(*train.batch.micro, train.batch.global);
-  train.optimizer = OptimizerJob{};
-  train.optimizer.name = OptimizerName::adam;
-  train.optimizer.betas = {0, 0.5};
-  train.optimizer.lr = 1e-30;  // the weights stay
-  train.optimizer.eps = 1;
-  train.groups.clear();
-  train.clip_norm.reset();
-  one.job.checkpoint.resume = CheckpointJob::Resume::automatic;
-  return one;
+int SerialSteps::num_parts(const Job& job, const CompiledJob& ranks) {
+  return sends_micro_batches(job) ? ranks.batch.micro_batches : 1;
 }
 
 Checkpoint SerialSteps::run(const Checkpoint& initial, std::int64_t steps) {
   begin(initial);
-  for (int share = 0; share < num_shares_; ++share) train_(share, folder_of(share), 0);
+  train_to(0, false);
   for (std::int64_t step = 0; step < steps; ++step) {
-    const TensorValues next = next_of_shares();
-    std::vector<Checkpoint> trained;
-    for (int share = 0; share < num_shares_; ++share) {
-      rewrite(folder_of(share), newest_checkpoint(folder_of(share)), next);
-      train_(share, folder_of(share), step + 1);
-      trained.push_back(newest_checkpoint(folder_of(share)));
-    }
+    train_to(step + 1, true);
+    std::vector<Values> gradients = reduced_and_compared();
     double squares = 0;
-    std::vector<Values> sums;
-    for (UnitValues& of : units_) {
-      std::vector<Values> gradients;
-      for (const Checkpoint& share : trained) gradients.push_back(gradient_of(of.local, share));
-      sums.push_back(reduced(of, gradients));
-      squares += of.local.squares(sums.back());
-    }
+    for (std::size_t i = 0; i < units_.size(); ++i) squares += units_[i].local.squares(gradients[i]);
     norms_.push_back(std::sqrt(squares));
     const double factor = job_.train.clip_norm ? std::min(1.0, *job_.train.clip_norm / (norms_.back() + 1e-6)) : 1.0;
-    for (std::size_t i = 0; i < units_.size(); ++i) update(units_[i], sums[i], factor, step);
+    for (Values& gradient : gradients)
+      for (double& value : gradient) value *= factor;
+    update(gradients, step);
   }
   return end(initial);
 }
 
 void SerialSteps::begin(const Checkpoint& initial) {
   for (const LocalUnit& local : local_units(ranks_.plan)) {
-    const std::size_t elements = local.elements();
-    Values master = local.flat([&](const std::string& name) {
-      const TensorInfo* info = initial.tensors.find(name);
-      CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight: " + name);
-      return values_of(initial.tensors, *info);
-    });
+    const std::size_t elements = local.elements(), ranks = local.ranks(local.stages().front()).size();
+    Values master = local.flat([&](const std::string& name) { return tensor_values(initial, name); });
     units_.push_back({local,
                       &ranks_.optimizers[static_cast<std::size_t>(local.unit().optimizer)],
-                      std::move(master),
-                      {Values(elements), Values(elements)},
-                      {job_.strategy.data.compression, static_cast<std::size_t>(num_ranks_), elements}});
+                      {std::move(master), {Values(elements), Values(elements)}},
+                      {local.stages().size(), {job_.strategy.data.compression, ranks, elements}}});
   }
 }
 
@@ -126,82 +83,123 @@ SerialSteps::Values SerialSteps::sent_weights(const UnitValues& of) const {
   const DType compute = job_.precision.compute;
   const Unit& unit = of.local.unit();
   const int slices = ranks_.plan.mesh.group_size(unit.slice_axes());
-  if (!resolved(job_).int8_gathers || slices == 1 || unit.compute != compute) return of.master;
-  return as_int8(rounded_to(compute, of.master), static_cast<std::size_t>(slices));
+  if (!resolved(job_).int8_gathers || slices == 1 || unit.compute != compute) return of.weights.master;
+  return as_int8(rounded_to(compute, of.weights.master), static_cast<std::size_t>(slices));
 }
 
-// Shares go on from these, with moments of zero.
-TensorValues SerialSteps::next_of_shares() const {
+// What a model keeps besides weights, as running statistics, as the one rank has it.
+void SerialSteps::put_states(TensorValues& into) const {
+  const Checkpoint one = newest_checkpoint(folder_of_one());
+  for (const Role& role : ranks_.plan.roles)
+    for (const State& state : role.states)
+      if (state.initial) into[state.name] = tensor_values(one, state.name);
+}
+
+// `again`: with the weights as they are sent, and moments of zero.
+void SerialSteps::train_to(std::int64_t step, bool again) {
   TensorValues next;
+  if (again) put_states(next);
   for (const UnitValues& of : units_) {
     of.local.put(sent_weights(of), "", next);
-    for (const char* moment : {".exp_avg", ".exp_avg_sq"}) of.local.put(Values(of.master.size()), moment, next);
+    for (const char* moment : {".exp_avg", ".exp_avg_sq"}) of.local.put(Values(of.weights.master.size()), moment, next);
   }
-  return next;
+  const auto go_on = [&](const std::string& folder) {
+    if (again) rewrite(folder, newest_checkpoint(folder), next);
+    return folder;
+  };
+  gradients_.clear();
+  for (int part = 0; part < num_parts_; ++part)
+    gradients_.push_back(training_.ranks(part, go_on(folder_of(part)), step));
+  training_.one(go_on(folder_of_one()), step);
 }
 
-// Of the sum over the whole batch, which the share's own mean is a part of.
-SerialSteps::Values SerialSteps::gradient_of(const LocalUnit& local, const Checkpoint& share) const {
-  Values gradient = local.flat([&](const std::string& name) {
-    const TensorInfo* info = share.tensors.find(name + ".exp_avg");
-    CHECK(info != nullptr, "a share has the first moment of " + name);
-    return values_of(share.tensors, *info);
-  });
-  for (double& value : gradient) value /= num_shares_;
+// Of the sum over the whole batch, which the part's own mean is a part of.
+SerialSteps::Values SerialSteps::gradient_of(const LocalUnit& local, int part, int rank) const {
+  Values gradient(local.elements());
+  for (const UnitTensor& tensor : local.unit().tensors) {
+    const std::vector<float>& held = gradients_[static_cast<std::size_t>(part)].of(rank, tensor.name);
+    CHECK(std::ssize(held) == tensor.elements, "without codes a rank holds as much of " + tensor.name);
+    for (std::size_t i = 0; i < held.size(); ++i)
+      gradient[static_cast<std::size_t>(tensor.offset) + i] = static_cast<double>(held[i]) / num_parts_;
+  }
   return gradient;
 }
 
-SerialSteps::Values SerialSteps::reduced(UnitValues& of, const std::vector<Values>& gradients) const {
-  if (num_ranks_ == 1) return gradients.front();
-  if (job_.strategy.data.compression.kind != Compression::Kind::none)
-    return of.sums.sum(gradients, of.local.unit().sharded());
-  Values sum(gradients.front().size());
-  for (const Values& gradient : gradients) {
-    const Values sent =
-        resolved(job_).int8_reductions ? as_int8(gradient, static_cast<std::size_t>(num_ranks_)) : gradient;
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += sent[i];
+SerialSteps::Values SerialSteps::exact_sum(const UnitValues& of) const {
+  Values sum(of.local.elements());
+  for (const std::int32_t stage : of.local.stages())
+    for (const int rank : of.local.ranks(stage))
+      for (int part = 0; part < num_parts_; ++part) add_to(sum, gradient_of(of.local, part, rank));
+  return sum;
+}
+
+// Stages that share a unit sum what each of them has reduced.
+SerialSteps::Values SerialSteps::reduced(UnitValues& of) const {
+  const Unit& unit = of.local.unit();
+  const Mesh& mesh = ranks_.plan.mesh;
+  const auto slices = static_cast<std::size_t>(mesh.group_size(unit.slice_axes()));
+  Values sum(of.local.elements());
+  for (std::size_t i = 0; const std::int32_t stage : of.local.stages()) {
+    const std::vector<int> ranks = of.local.ranks(stage);
+    CompressedSums& compressed = of.sums[i++];
+    if (job_.strategy.data.compression.kind != Compression::Kind::none && ranks.size() > 1) {
+      CHECK(!unit.sharded() || slices == ranks.size(), "compressed gradients are summed once");
+      std::vector<Values> gradients;
+      for (const int rank : ranks) gradients.push_back(gradient_of(of.local, 0, rank));
+      add_to(sum, compressed.sum(gradients, unit.sharded()));
+      continue;
+    }
+    for (const int rank : ranks)
+      for (int part = 0; part < num_parts_; ++part) {
+        const Values gradient = gradient_of(of.local, part, rank);
+        add_to(sum, resolved(job_).int8_reductions && slices > 1 ? as_int8(gradient, slices) : gradient);
+      }
   }
   return sum;
 }
 
-void SerialSteps::update(UnitValues& of, const Values& gradient, double factor, std::int64_t step) const {
-  const OptimizerJob& optimizer = *of.optimizer;
-  const double lr = learning_rate(job_.train, optimizer, step), beta1 = optimizer.betas[0], beta2 = optimizer.betas[1],
-               correction1 = 1 - std::pow(beta1, step + 1), correction2 = 1 - std::pow(beta2, step + 1);
-  for (std::size_t i = 0; i < gradient.size(); ++i) {
-    const double g = gradient[i] * factor;
-    double &w = of.master[i], &m = of.states[0][i], &v = of.states[1][i];
-    if (static_cast<std::int64_t>(i) < of.local.unit().decay_elements) w -= lr * optimizer.weight_decay * w;
-    switch (optimizer.name) {
-      case OptimizerName::sgd:
-        m = optimizer.momentum * m + g;
-        w -= lr * (optimizer.nesterov ? g + optimizer.momentum * m : m);
-        break;
-      case OptimizerName::adam:
-      case OptimizerName::adamw:
-        m = beta1 * m + (1 - beta1) * g;
-        v = beta2 * v + (1 - beta2) * g * g;
-        w -= lr / correction1 * m / (std::sqrt(v) / std::sqrt(correction2) + optimizer.eps);
-        break;
-      case OptimizerName::lion: {
-        const double c = beta1 * m + (1 - beta1) * g;
-        m = beta2 * m + (1 - beta2) * g;
-        w -= lr * static_cast<double>((c > 0) - (c < 0));
-        break;
-      }
-      case OptimizerName::muon:
-        CHECK(false, "muon is not simulated");
-    }
+std::vector<SerialSteps::Values> SerialSteps::reduced_and_compared() {
+  const Checkpoint one = newest_checkpoint(folder_of_one());
+  std::vector<Values> gradients;
+  double difference = 0, size = 0;
+  for (UnitValues& of : units_) {
+    Values exact = exact_sum(of);
+    const Values truth = of.local.flat([&](const std::string& name) { return tensor_values(one, name + ".exp_avg"); });
+    size += of.local.squares(truth);
+    for (std::size_t i = 0; i < exact.size(); ++i) exact[i] -= truth[i];
+    difference += of.local.squares(exact);
+    gradients.push_back(reduced(of));
+  }
+  apart_.push_back(difference == 0 ? 0 : std::sqrt(difference / size));
+  return gradients;
+}
+
+void SerialSteps::update(std::vector<Values>& gradients, std::int64_t step) {
+  TensorValues whole;  // matrices that Muon orthogonalizes
+  const auto is_muon = [](const UnitValues& of) { return of.optimizer->name == OptimizerName::muon; };
+  for (std::size_t i = 0; i < units_.size(); ++i)
+    if (UnitValues& of = units_[i]; is_muon(of))
+      of.local.put(muon_direction(of.weights.states[0], *of.optimizer, gradients[i]), "", whole);
+  for (const UnitValues& of : units_)
+    for (const UnitTensor& tensor : of.local.unit().tensors)
+      if (const auto found = whole.find(tensor.name); found != whole.end() && of.local.is_first())
+        orthogonalize_serially(found->second, tensor.spec.whole, *of.optimizer);
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    UnitValues& of = units_[i];
+    if (is_muon(of)) gradients[i] = of.local.flat([&](const std::string& name) { return whole.at(name); });
+    update_serially(of.weights, *of.optimizer, learning_rate(job_.train, *of.optimizer, step), step, gradients[i],
+                    of.local.unit().decay_elements);
   }
 }
 
 Checkpoint SerialSteps::end(const Checkpoint& initial) const {
   TensorValues values;
+  put_states(values);
   for (const UnitValues& of : units_) {
-    of.local.put(of.master, "", values);
+    of.local.put(of.weights.master, "", values);
     std::size_t state = 0;
     for (const Slot& slot : of.local.unit().slots)
-      if (slot.kind == Slot::Kind::state) of.local.put(of.states[state++], "." + slot.name, values);
+      if (slot.kind == Slot::Kind::state) of.local.put(of.weights.states[state++], "." + slot.name, values);
   }
   const std::string folder = folder_ + "/end";
   rewrite(folder, initial, values);

@@ -1,11 +1,9 @@
-// A serial simulation of steps in which data ranks send codes in place of weights or gradients, for `trainer verify`.
-// The gradient of each share of the batch comes from one rank that trains the share by itself; everything that a
-// strategy adds is done on the host, in f64: codes, residuals, sums, clipping and the update, by the formulas of
-// kernels/compression.h (serial_codes.h) and kernels/optimizer.h. Of the engine it uses the training of one rank and
-// checkpoints, and of the ranks' plan only how units lie in memory (local_units.h), since that says which elements
-// share a scale. Tensor and pipeline axes cut units, and codes with them.
-//
-// How one rank tells its gradient: Adam with β₁ = 0 has it as its first moment, exactly.
+// A serial simulation of steps in which ranks send codes in place of weights or gradients, for `trainer verify`. The
+// gradient that each rank has before it is summed comes from the same ranks without codes (rank_gradients.h), and what
+// these make together is held to the gradient of one rank. Everything that a strategy adds is done on the host, in f64:
+// codes, residuals, sums, clipping and the update, by the formulas of kernels/compression.h (serial_codes.h) and of
+// optimizers (serial_updates.h). Of the ranks' plan it uses how units lie in memory (local_units.h), since that says
+// which elements share a scale. Tensor, expert and pipeline axes cut units, and codes with them.
 #pragma once
 
 #include <cstdint>
@@ -16,63 +14,70 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/compile/compile.h"
 #include "engine/train/local_units.h"
+#include "engine/train/rank_gradients.h"
 #include "engine/train/rewritten.h"
 #include "engine/train/serial_codes.h"
+#include "engine/train/serial_updates.h"
 
 namespace trainer {
 
 class SerialSteps {
  public:
-  /// Trains share `share` in `folder` until step `until`, from where the folder's checkpoint is, or from the initial
-  /// weights.
-  using TrainShare = std::function<void(int share, const std::string& folder, std::int64_t until)>;
+  /// What trains for it, in `folder` until step `until`, from where the folder's checkpoint is, or from the initial
+  /// weights. Both tell gradients.
+  struct Training {
+    /// The ranks without codes, on part `part` of the batch of each (num_parts). Returns what they have at the end.
+    std::function<RankGradients(int part, const std::string& folder, std::int64_t until)> ranks;
+    /// One rank, on the whole batch.
+    std::function<void(const std::string& folder, std::int64_t until)> one;
+  };
 
   /// `ranks` is the plan that is simulated. Both outlive it. Folders are made inside `folder`.
-  /// REQUIRES: no mistakes_of.
-  SerialSteps(const Job& job, const CompiledJob& ranks, std::string folder, TrainShare train);
+  SerialSteps(const Job& job, const CompiledJob& ranks, std::string folder, Training training);
 
   /// Whether ranks of such a job send codes.
   static bool sends_codes(const Job& job);
-  /// What of it is not simulated, by key: context and expert axes and weights that several stages share, under
-  /// compressed outer gradients too; optimizers other than adam, adamw, lion and sgd in f32.
-  static std::vector<Diagnostic> mistakes_of(const LoadedJob& loaded, const CompiledJob& ranks);
+  /// Parts of a rank's batch whose gradients are sent by themselves: all of it, or its micro-batches.
+  static int num_parts(const Job& job, const CompiledJob& ranks);
 
-  /// Parts of a global batch whose gradients are sent by themselves: of data ranks, or of their micro-batches.
-  int num_shares() const { return num_shares_; }
-  /// The job of a share of the one-rank job `one`.
-  LoadedJob share_of(LoadedJob one) const;
-
-  /// From `initial`, a checkpoint of the one-rank job as it starts, `steps` steps. Returns the checkpoint that the
-  /// one-rank job would have, as of `initial`'s step.
+  /// From `initial`, a checkpoint of the one-rank job as it starts with states in f32, `steps` steps. Returns the
+  /// checkpoint that the one-rank job would have, as of `initial`'s step.
   checkpoint::Checkpoint run(const checkpoint::Checkpoint& initial, std::int64_t steps);
   /// Of the summed gradients, step by step, before clipping.
   const std::vector<double>& norms() const { return norms_; }
+  /// How far the sum of what all ranks have is from the gradient of one rank, step by step, by the latter's norm.
+  const std::vector<double>& apart() const { return apart_; }
 
  private:
   using Values = std::vector<double>;
   struct UnitValues {
     LocalUnit local;
     const OptimizerJob* optimizer;
-    Values master, states[2];
-    CompressedSums sums;  // of gradients
+    SerialWeights weights;
+    std::vector<CompressedSums> sums;  // of gradients, stage by stage
   };
 
   void begin(const checkpoint::Checkpoint& initial);
   Values sent_weights(const UnitValues& of) const;
-  TensorValues next_of_shares() const;
-  Values gradient_of(const LocalUnit& local, const checkpoint::Checkpoint& share) const;
-  Values reduced(UnitValues& of, const std::vector<Values>& gradients) const;
-  void update(UnitValues& of, const Values& gradient, double factor, std::int64_t step) const;
+  void put_states(TensorValues& into) const;
+  void train_to(std::int64_t step, bool again);
+  Values gradient_of(const LocalUnit& local, int part, int rank) const;
+  Values exact_sum(const UnitValues& of) const;
+  Values reduced(UnitValues& of) const;
+  std::vector<Values> reduced_and_compared();
+  void update(std::vector<Values>& gradients, std::int64_t step);
   checkpoint::Checkpoint end(const checkpoint::Checkpoint& initial) const;
-  std::string folder_of(int share) const { return folder_ + "/share-" + std::to_string(share); }
+  std::string folder_of(int part) const { return folder_ + "/part-" + std::to_string(part); }
+  std::string folder_of_one() const { return folder_ + "/one"; }
 
   const Job& job_;
   const CompiledJob& ranks_;
   const std::string folder_;
-  const TrainShare train_;
-  const int num_ranks_, num_shares_;
-  std::vector<UnitValues> units_;  // the trained ones
-  std::vector<double> norms_;
+  const Training training_;
+  const int num_parts_;
+  std::vector<UnitValues> units_;         // the trained ones
+  std::vector<RankGradients> gradients_;  // of the last step, part by part
+  std::vector<double> norms_, apart_;
 };
 
 }  // namespace trainer

@@ -163,7 +163,7 @@ class RankLoop {
     const std::int64_t global = batch.global * of;
     const int mine = run_.compiled.plan.mesh.index(rank_, kBatchAxes);
     data::Loader loader(run_.data.train, data::SampleOrder(run_.data.parts, global, job_.data.shuffle, job_.seed),
-                        data::share_of(mine + index, batch.data_ranks * of, global), next_batch_);
+                        data::share_of(mine * of + index, batch.data_ranks * of, global), next_batch_);
     if (leads_) run_.report.startup_ms = milliseconds(Clock::now() - run_.options.process_start);
     const std::int64_t first = step_;
     goes_ahead_ = can_go_ahead();

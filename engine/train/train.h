@@ -66,7 +66,7 @@ struct TrainOptions {
   Communicator* process =
       nullptr;      ///< this process's rank, where each is a process; null: ranks are threads of this one
   int threads = 0;  ///< of a rank; 0: its share of this machine
-  /// Of every batch of `of` times the job's, one rank takes only this share. REQUIRES: one data rank.
+  /// Of every batch of `of` times the job's, each data rank takes only this share of its part.
   struct Share {
     int index = 0, of = 1;
   };

@@ -7,6 +7,7 @@
 
 #include "engine/core/error.h"
 #include "engine/job/data_strategies.h"
+#include "tests/train/mixture_jobs.h"
 #include "tests/train/tiny_jobs.h"
 
 using namespace trainer;
@@ -37,12 +38,6 @@ void check_holds(const Comparison& comparison) {
   }
 }
 
-Overrides on(int ranks, const std::string& strategy, Overrides more = {}) {
-  more.push_back("cluster.devices_per_node=" + std::to_string(ranks));
-  more.push_back("strategy=" + strategy);
-  return more;
-}
-
 // A reduction that sums nothing: what a strategy would be that forgot it.
 CompiledJob without_reductions(CompiledJob job) {
   for (Role& role : job.plan.roles)
@@ -50,6 +45,19 @@ CompiledJob without_reductions(CompiledJob job) {
       for (Issued& issued : program.instructions)
         if (auto* collective = std::get_if<Collective>(&issued.instruction))
           if (role.buffer(collective->input.region.buffer).category == Category::gradients) collective->axes = {};
+  return job;
+}
+
+CompiledJob without_stage_sums(CompiledJob job) {
+  for (Role& role : job.plan.roles)
+    for (Program& program : role.programs)
+      for (Issued& issued : program.instructions) {
+        auto* collective = std::get_if<Collective>(&issued.instruction);
+        if (collective == nullptr || issued.why.phase != Provenance::Phase::reduce) continue;
+        if (!collective->axes.has(Axis::pipeline)) continue;
+        collective->axes = {};
+        collective->stages.clear();
+      }
   return job;
 }
 
@@ -134,6 +142,9 @@ TEST_CASE("local SGD holds the bounds of verify against a serial simulation, in 
                                                 {4,
                                                  "every: 2, outer: {lr: 0.7, momentum: 0.9, compression: int8}}, "
                                                  "tensor: {degree: 2"},
+                                                {4,
+                                                 "every: 2, outer: {lr: 0.7, momentum: 0.9, compression: int8}}, "
+                                                 "pipeline: {degree: 2"},
                                                 {2, "every: 2, delayed: true"}})
     for (const auto& [name, steps] : std::vector<std::pair<std::string, int>>{
              {"mlp", 4}, {"mlp", 5}, {"mlp", 6}, {"gpt2", 5}, {"gpt2 with dropout", 4}}) {
@@ -177,16 +188,34 @@ TEST_CASE("local SGD that averages less, at other steps or by another rate does 
   CHECK_FALSE(holds([](Job& job) { job.strategy.data.outer->compression = {Compression::Kind::top_k, 0.5}; }));
 }
 
+// What travels between averages is a difference of weights, which all ranks of a context or pipeline axis make
+// together.
+TEST_CASE("outer gradients in codes hold beside context and pipeline axes") {
+  const TinyJobs jobs;
+  for (const char* axes : {"context: {degree: 2}", "pipeline: {degree: 2}"}) {
+    CAPTURE(axes);
+    const LoadedJob loaded =
+        jobs.load("gpt2", "run",
+                  on(4, "{data: {kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9, compression: int8}}, " +
+                            std::string(axes) + "}"));
+    check_holds(compare(on_threads(loaded, kCompile), on_one_rank(loaded, 1), 5, kCompile));
+  }
+}
+
 // Of ranks that send codes it is another serial simulation (serial_steps.h).
 TEST_CASE("codes of gradients and weights hold the bounds of verify against a serial simulation") {
   const TinyJobs jobs;
+  const std::string mixture = jobs.write("mixture_graph.yaml", kMixture);
   struct Case {
     const char* model;
     int ranks;
     std::string data;
     Overrides more{};
     std::string axes{};
+    double most_bound = 0.03;  // of gradients
   };
+  const char* const kMuon =
+      "train.optimizer={name: muon, lr: 1.0e-2, momentum: 0.9, others: {name: adamw, lr: 1.0e-3}}";
   const std::vector<Case> cases{
       {"mlp", 2, "{kind: ddp, compression: bf16}"},
       {"gpt2", 2, "{kind: ddp, compression: bf16}", {"model.with.dropout=0.2", "train.batch.micro=1"}},
@@ -216,32 +245,79 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
        "{kind: fsdp, reduce_dtype: int8}",
        {"train.batch.micro=1"},
        ", tensor: {degree: 2}, pipeline: {degree: 2}"},
+      // Ranks that have a part of each sequence send their part of a gradient.
+      {"gpt2", 4, "{kind: ddp, compression: int8}", {}, ", context: {degree: 2}"},
+      {"llama", 4, "{kind: ddp, compression: {top_k: 0.2}}", {}, ", context: {degree: 2, kind: ring}"},
+      {"llama", 4, "{kind: zero1, compression: bf16}", {}, ", context: {degree: 4, kind: ring}"},
+      {"gpt2", 4, "{kind: zero2, reduce_dtype: int8}", {"model.with.dropout=0.2"}, ", context: {degree: 2}"},
+      {"llama",
+       8,
+       "{kind: fsdp, gather: int8, reduce_dtype: int8}",
+       {"train.batch.micro=2"},
+       ", context: {degree: 2, kind: ring}, tensor: {degree: 2}"},
+      // Experts are cut, and all else is alike, along the axis of experts.
+      {"mixture", 4, "{kind: zero3, gather: int8, reduce_dtype: int8}", {}, ", expert: {degree: 2}"},
+      {"mixture", 4, "{kind: zero2, reduce_dtype: int8}", {"train.batch.micro=1"}, ", expert: {degree: 4}"},
+      {"mixture", 4, "{kind: ddp, compression: int8}", {"model.with.balance=bias", "model.with.rate=0.05"}},
+      {"mixture", 2, "{kind: fsdp, reduce_dtype: int8}", {"model.with.balance=bias", "train.batch.micro=2"}},
+      {"mixture",
+       8,
+       "{kind: fsdp, reduce_dtype: int8}",
+       {"train.batch.micro=1"},
+       ", expert: {degree: 2}, pipeline: {degree: 2}"},
+      // The first and the last stage share a table, and each has a part of its gradient.
+      {"gpt2", 4, "{kind: ddp, compression: int8}", {"train.batch.micro=1"}, ", pipeline: {degree: 2}"},
+      {"gpt2", 4, "{kind: zero1, compression: bf16}", {"train.batch.micro=1"}, ", pipeline: {degree: 2}"},
+      {"gpt2",
+       8,
+       "{kind: fsdp, gather: int8, reduce_dtype: int8}",
+       {"train.batch.micro=1", "model.with.dropout=0.2"},
+       ", pipeline: {degree: 2}, tensor: {degree: 2}"},
+      {"gpt2", 2, "{kind: ddp, compression: int8}", {kMuon}},
+      {"llama", 4, "{kind: zero1, compression: bf16}", {kMuon}, ", tensor: {degree: 2}"},
+      {"gpt2",
+       2,
+       "{kind: ddp, compression: int8}",
+       {"train.optimizer={name: adamw, lr: 1.0e-3, states: int8}"},
+       {},
+       0.07},
+      {"gpt2",
+       2,
+       "{kind: zero2, reduce_dtype: int8}",
+       {"train.optimizer={name: adamw, lr: 1.0e-3, states: bf16}"},
+       {},
+       0.05},
   };
+  int shared_units = 0;
   for (const Case& one : cases) {
     CAPTURE(one.model);
     CAPTURE(one.data);
     CAPTURE(one.axes);
     Overrides overrides = on(one.ranks, "{data: " + one.data + one.axes + "}", one.more);
-    const LoadedJob ranks = on_threads(jobs.load(one.model, "run", overrides), kCompile);
+    const bool experts = one.model == std::string("mixture");
+    if (experts) overrides.insert(overrides.begin(), "model={graph: " + mixture + "}");
+    const LoadedJob ranks = on_threads(jobs.load(experts ? "gpt2" : one.model, "run", overrides), kCompile);
     REQUIRE(is_simulated(ranks));
     const Comparison comparison = compare(ranks, on_one_rank(ranks, compiled(ranks).batch.micro), 5, kCompile);
     CHECK(comparison.steps == 5);
     check_holds(comparison);
-    CHECK(quantity(comparison, "gradients").bound < 0.03);
+    CHECK(quantity(comparison, "gradients").bound < one.most_bound);
+    CHECK(quantity(comparison, "sums").bound < 0.02);
+    for (const Unit& unit : compiled(ranks).plan.roles.front().units) shared_units += !unit.stages.empty();
   }
+  CHECK(shared_units == 3);
 }
 
 // What ranks do instead of what their job says.
 TEST_CASE("codes of another kind, without feedback or of other weights do not hold") {
   const TinyJobs jobs;
-  const auto job = [&](const std::string& data) {
-    return jobs.load("gpt2", "run", on(2, "{data: " + data + "}", {"train.optimizer={name: sgd, lr: 0.2}"}));
+  const auto job = [&](const std::string& data, const std::string& axes) {
+    return jobs.load("gpt2", "run",
+                     on(axes.empty() ? 2 : 4, "{data: " + data + axes + "}", {"train.optimizer={name: sgd, lr: 0.2}"}));
   };
-  const auto holds = [&](const std::string& asked, const std::string& done) {
-    const LoadedJob ranks = on_threads(job(asked), kCompile), others = on_threads(job(done), kCompile);
-    const Compiler broken = [&](const LoadedJob& one) {
-      return compiled(one.job.cluster.devices_per_node == 2 ? others : one);
-    };
+  const auto holds = [&](const std::string& asked, const std::string& done, const std::string& axes = "") {
+    const LoadedJob ranks = on_threads(job(asked, axes), kCompile), others = on_threads(job(done, axes), kCompile);
+    const Compiler broken = [&](const LoadedJob& one) { return compiled(is_simulated(one) ? others : one); };
     return compare(ranks, on_one_rank(ranks, 2), 6, broken).holds();
   };
   for (const auto& [asked, done] : std::vector<std::pair<std::string, std::string>>{
@@ -256,6 +332,57 @@ TEST_CASE("codes of another kind, without feedback or of other weights do not ho
     CHECK(holds(asked, asked));
     CHECK_FALSE(holds(asked, done));
   }
+  for (const char* axes : {", context: {degree: 2}", ", pipeline: {degree: 2}"}) {
+    CAPTURE(axes);
+    CHECK(holds("{kind: ddp, compression: int8}", "{kind: ddp, compression: int8}", axes));
+    CHECK_FALSE(holds("{kind: ddp, compression: int8}", "{kind: ddp, compression: bf16}", axes));
+    CHECK_FALSE(holds("{kind: zero2, reduce_dtype: int8}", "zero2", axes));
+  }
+}
+
+TEST_CASE("ranks in codes whose stages keep their part of a shared table, or whose gradients are others, do not hold") {
+  const TinyJobs jobs;
+  const LoadedJob loaded =
+      jobs.load("gpt2", "run", on(4, "{data: {kind: ddp, compression: int8}, pipeline: {degree: 2}}"));
+  const LoadedJob ranks = on_threads(loaded, kCompile);
+  const auto compared_by = [&](const std::function<CompiledJob(LoadedJob)>& of_codes,
+                               const std::function<CompiledJob(LoadedJob)>& of_ranks) {
+    const Compiler compile = [&](const LoadedJob& job) {
+      if (is_simulated(job)) return of_codes(job);
+      return job.job.cluster.devices_per_node > 1 ? of_ranks(job) : compiled(job);
+    };
+    return compare(ranks, on_one_rank(ranks, compiled(ranks).batch.micro), 4, compile);
+  };
+  CHECK(compared_by(kCompile, kCompile).holds());
+  const Comparison apart =
+      compared_by([](const LoadedJob& job) { return without_stage_sums(compiled(job)); }, kCompile);
+  CHECK_FALSE(quantity(apart, "weights").holds());
+  CHECK(quantity(apart, "sums").holds());
+  const Comparison rounded = compared_by(kCompile, [](LoadedJob job) {
+    job.job.precision.compute = DType::bf16;
+    return compiled(job);
+  });
+  CHECK_FALSE(quantity(rounded, "sums").holds());
+}
+
+TEST_CASE("ranks in codes train on rows of any length, if they send them once a step") {
+  const TinyJobs jobs;
+  std::string rows;
+  for (int i = 0; i < 40; ++i)
+    rows += R"({"prompt": "a", "completion": ")" + std::string(static_cast<std::size_t>(1 + i * i % 9), 'b') + "\"}\n";
+  const std::string file = jobs.write("rows.jsonl", rows);
+  const auto job = [&](const std::string& data, const Overrides& more = {}) {
+    return jobs.load(
+        "llama", "run",
+        on(2, "{data: " + data + "}",
+           both({"data={format: completion, train: " + file + ", val: " + file + ", tokenizer: bytes, seq_len: 16}",
+                 "model.with.vocab=257"},
+                more)));
+  };
+  const LoadedJob once = on_threads(job("{kind: ddp, compression: int8}", {"train.batch.micro=2"}), kCompile);
+  check_holds(compare(once, on_one_rank(once, 2), 4, kCompile));
+  CHECK_THROWS_AS(on_threads(job("{kind: fsdp, reduce_dtype: int8}", {"train.batch.micro=2"}), kCompile), JobError);
+  CHECK_THROWS_AS(on_threads(job("{kind: local_sgd, every: 2}"), kCompile), JobError);
 }
 
 TEST_CASE("a strategy that forgets its reductions does not hold") {
@@ -300,24 +427,4 @@ TEST_CASE("what several nodes decide stays when verify runs them on one") {
   const LoadedJob ranks = on_threads(loaded, kCompile);
   CHECK(compiled(ranks).plan.mesh == compiled(loaded).plan.mesh);
   CHECK(compiled(ranks).plan.mesh.size(Axis::replicate) == 2);
-}
-
-TEST_CASE("what can neither be one rank's training nor be simulated is refused by name") {
-  const TinyJobs jobs;
-  const auto refuses = [&](const std::string& key, Overrides more) {
-    more.insert(more.begin(), {"cluster.devices_per_node=4", "checkpoint.every=2", "train.batch.micro=1"});
-    try {
-      on_threads(jobs.load("gpt2", "run", more), kCompile);
-    } catch (const JobError& error) {
-      return error.diagnostics().front().path == key;
-    }
-    return false;
-  };
-  const std::string codes = "{kind: zero1, compression: int8}";
-  CHECK(refuses("strategy.context", {"strategy={data: " + codes + ", context: {degree: 2}}"}));
-  CHECK(refuses("strategy.pipeline", {"strategy={data: " + codes + ", pipeline: {degree: 2}}"}));  // a tied head
-  CHECK(refuses("strategy.pipeline", {"strategy={data: {kind: local_sgd, every: 2, outer: {lr: 0.7, momentum: 0.9, "
-                                      "compression: int8}}, pipeline: {degree: 2}}"}));
-  CHECK(refuses("train.optimizer", {"strategy.data=" + codes, "train.optimizer.states=bf16"}));
-  CHECK_FALSE(refuses("strategy", {"strategy.data=" + codes}));
 }
