@@ -67,6 +67,20 @@ double quantum_of(const DataStrategyJob& sent) {
   return 0;
 }
 
+// How much farther apart than gradients updates can be: a Newton-Schulz step multiplies small singular values by this.
+double gain_of(const OptimizerJob& optimizer) {
+  constexpr double kMuonGain = 3.4445;
+  return optimizer.name == OptimizerName::muon ? std::pow(kMuonGain, static_cast<double>(optimizer.ns_steps)) : 1;
+}
+
+// Of the weights, where they travel as codes.
+double gain_of_codes(const DataStrategyJob& sent, const std::vector<OptimizerJob>& optimizers) {
+  double largest = 1;
+  if (sent.gather == SentAs::int8)
+    for (const OptimizerJob& optimizer : optimizers) largest = std::max(largest, gain_of(optimizer));
+  return largest;
+}
+
 double largest_roundoff(const std::vector<OptimizerJob>& optimizers) {
   double largest = 0;
   for (const OptimizerJob& optimizer : optimizers) largest = std::max(largest, roundoff_of(optimizer.states));
@@ -97,7 +111,8 @@ class Bounds {
   Bounds(const Job& job, const CompiledJob& one, const DataStrategyJob& sent)
       : u16_(roundoff16(job.precision.compute) + roundoff16(job.precision.reduce)),
         states_(largest_roundoff(one.optimizers)),
-        quantum_(quantum_of(sent)) {
+        quantum_(quantum_of(sent)),
+        gain_(gain_of_codes(sent, one.optimizers)) {
     std::int64_t longest = job.train.batch.global * (job.data.is_text() ? job.data.tokens() : 1), matrices = 1;
     for (const Role& role : one.plan.roles)
       for (const Unit& unit : role.units)
@@ -119,7 +134,7 @@ class Bounds {
  private:
   double rounded(std::size_t step) const { return 2 * std::sqrt(depth_) * (sum(step) + u16_ + states(step)); }
 
-  double codes(std::size_t step) const { return std::sqrt(quantum_ * rounded(step)); }
+  double codes(std::size_t step) const { return std::sqrt(quantum_ * gain_ * rounded(step)); }
 
   double sum(std::size_t step) const {
     return kLambda * std::sqrt(terms_) * kRoundoffF32 * static_cast<double>(step + 1);
@@ -128,7 +143,7 @@ class Bounds {
   // The first update takes what it has just computed.
   double states(std::size_t step) const { return step == 0 ? 0 : states_; }
 
-  const double u16_, states_, quantum_;
+  const double u16_, states_, quantum_, gain_;
   double terms_ = 1, depth_ = 1;
 };
 
@@ -192,8 +207,8 @@ struct Distance {
   double largest = 0;  // the most that an element can go
 };
 
-// Newton-Schulz steps leave singular values below this (Jordan et al., 2024), and multiply small ones by this each.
-constexpr double kMostSingular = 1.2, kMuonGain = 3.4445;
+// Newton-Schulz steps leave singular values below this (Jordan et al., 2024).
+constexpr double kMostSingular = 1.2;
 
 Distance distance_of(const Job& job, const OptimizerJob& optimizer, const std::vector<const Unit*>& units,
                      const std::vector<double>& norms) {
@@ -273,7 +288,7 @@ class Weights {
     // The way of SGD and Muon is that of all elements together.
     const double way = adaptive() ? way_.total : way_.total / std::sqrt(count);
     const double undecided =
-        adaptive() ? 2 * std::sqrt(undecided_ / count) : 2 * std::min(1.0, gain() * gradient_bound_);
+        adaptive() ? 2 * std::sqrt(undecided_ / count) : 2 * std::min(1.0, gain_of(optimizer_) * gradient_bound_);
     const double least = std::numeric_limits<double>::min();
     return {{"weights", rms / std::max(way, least), undecided + rounding / std::max(way, least)},
             {"weights_largest", largest_, 2 * way_.largest + 2 * steps_ * kRoundoffF32 * largest_weight_}};
@@ -282,11 +297,6 @@ class Weights {
  private:
   // An update is divided by the size of the gradients, element by element.
   bool adaptive() const { return optimizer_.name != OptimizerName::sgd && optimizer_.name != OptimizerName::muon; }
-
-  // How much farther than the gradients updates can be apart.
-  double gain() const {
-    return optimizer_.name == OptimizerName::muon ? std::pow(kMuonGain, static_cast<double>(optimizer_.ns_steps)) : 1;
-  }
 
   // The size of the gradients that the optimizer divides by, element by element, on one rank.
   std::vector<float> sizes(const Weight& weight, std::int64_t first, std::int64_t count) const {
@@ -365,6 +375,11 @@ LoadedJob quiet(LoadedJob loaded) {
 
 // What is simulated part by part has equal parts of targets, and parameters that checkpoints have as they are.
 void check_simulated(const LoadedJob& loaded, const Compiler& compile) {
+  if (loaded.job.adapter && SerialSteps::sends_weights(loaded.job))
+    throw JobError({loaded.at("strategy.data.gather",
+                              "checkpoints do not hold the base of an adapter, and verify takes from them the weights "
+                              "that it simulates as codes",
+                              "exact")});
   const bool in_parts =
       record_of(loaded.job.strategy.data).averages || SerialSteps::num_parts(loaded.job, compile(loaded)) > 1;
   if (loaded.job.data.is_rows() && in_parts)

@@ -10,10 +10,11 @@
 //   q       the most by which an optimizer state changes when it is rounded, from the second step on: 2^-8 in bf16,
 //           0.45/64 in int8
 //           (of the largest in its block, and ranks that have parts of a tensor have other blocks), else 0
-//   c(t) =  √(k G(t)) where ranks send codes, else 0: k is from one code to the next (2^-8 in bf16, 1/127 of the
-//   largest
-//           in its block in int8, 1 of top_k, which sends all or nothing) and G the bound of the norms without codes: a
-//           value that is G from where codes change has another code with probability G/k, and then it is k off
+//   c(t) =  √(k g G(t)) where ranks send codes, else 0: k is from one code to the next (2^-8 in bf16, 1/127 of the
+//           largest in its block in int8, 1 of top_k, which sends all or nothing) and G the bound of the norms without
+//           codes: a value that is G from where codes change has another code with probability G/k, and then it is k
+//           off. g is 3.4445^steps of weights that muon makes and that are sent as codes (what its Newton-Schulz steps
+//           make of G in the smallest singular values), else 1
 //
 //   losses, relative         2 (√d e(t) + (1 + √(d/n)) u' + √(d/n) (q + c(t − 1)))
 //   gradient norms, relative 2 √d (e(t) + u' + q) + c(t)

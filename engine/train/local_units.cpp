@@ -83,8 +83,7 @@ std::vector<LocalUnit> local_units(const Plan& plan) {
   std::vector<LocalUnit> units;
   for (std::size_t stage = 0; stage < plan.roles.size(); ++stage)
     for (const Unit& unit : plan.roles[stage].units) {
-      if (!unit.trained() || (!unit.stages.empty() && unit.stages.front() != static_cast<std::int32_t>(stage)))
-        continue;
+      if (!unit.stages.empty() && unit.stages.front() != static_cast<std::int32_t>(stage)) continue;
       Axes cut;
       for (const UnitTensor& tensor : unit.tensors)
         for (const Axis axis : kCutting)

@@ -1,4 +1,4 @@
-// The trained units of a plan as ranks hold them, on the host, for the simulations of `trainer verify`: of each stage,
+// The units of a plan as ranks hold them, on the host, for the simulations of `trainer verify`: of each stage,
 // and of each rank along the tensor and expert axes where these cut any of a unit's parameters. What these ranks have
 // alike is in the units of all of them, and counts once. A unit that several stages share is one.
 #pragma once

@@ -4,14 +4,19 @@
 #include <cstddef>
 #include <utility>
 
+#include "engine/core/narrow.h"
+
 namespace trainer {
 
 using checkpoint::Checkpoint;
 using checkpoint::TensorInfo;
 
 std::vector<double> values_of(const checkpoint::TensorStore& tensors, const TensorInfo& tensor) {
-  std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
-  tensors.read(tensor.name, 0, tensor.shape.elements(), values.data());
+  const std::int64_t elements = tensor.shape.elements();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(elements * size_of(tensor.dtype)));
+  tensors.read(tensor.name, 0, elements, bytes.data());
+  std::vector<float> values(static_cast<std::size_t>(elements));
+  to_f32(tensor.dtype, bytes.data(), elements, values.data());
   return {values.begin(), values.end()};
 }
 
@@ -37,8 +42,11 @@ void Rewritten::keep(const Entry& entry) {
 }
 
 void Rewritten::replace(const Entry& entry, const std::vector<double>& values) {
+  const std::int64_t elements = entry.tensor.shape.elements();
   const std::vector<float> rounded(values.begin(), values.end());
-  writer_->write(entry, rounded.data(), entry.tensor.shape.elements());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(elements * size_of(entry.tensor.dtype)));
+  from_f32(rounded.data(), elements, entry.tensor.dtype, bytes.data());
+  writer_->write(entry, bytes.data(), elements);
 }
 
 void Rewritten::commit() {

@@ -10,7 +10,7 @@
 
 namespace trainer {
 
-/// All elements of an f32 tensor, in f64.
+/// All elements of a tensor, in f64.
 std::vector<double> values_of(const checkpoint::TensorStore& tensors, const checkpoint::TensorInfo& tensor);
 
 /// The newest in a folder that has one.
@@ -25,7 +25,7 @@ class Rewritten {
   /// Tensors in the order in which they have to be written.
   const std::vector<Entry>& order() const { return writer_->order(); }
   void keep(const Entry& entry);
-  /// By these values, rounded to f32. REQUIRES: it is an f32 tensor.
+  /// By these values, rounded to its dtype.
   void replace(const Entry& entry, const std::vector<double>& values);
   void commit();
 

@@ -39,8 +39,9 @@ SerialRounds::SerialRounds(const Job& job, const CompiledJob& ranks, const Compi
     }
   if (data_.outer && data_.outer->compression.kind != Compression::Kind::none)
     for (const LocalUnit& local : local_units(ranks.plan))
-      compressed_.push_back(
-          {local, {data_.outer->compression, static_cast<std::size_t>(num_shares_), local.elements()}});
+      if (local.unit().trained())
+        compressed_.push_back(
+            {local, {data_.outer->compression, static_cast<std::size_t>(num_shares_), local.elements()}});
   for (const Role& role : one.plan.roles)
     for (const Unit& unit : role.units)
       for (const Slot& slot : unit.slots)

@@ -23,7 +23,7 @@ bool sends_micro_batches(const Job& job) {
 
 std::vector<double> tensor_values(const checkpoint::Checkpoint& of, const std::string& name) {
   const TensorInfo* info = of.tensors.find(name);
-  CHECK(info != nullptr && info->dtype == DType::f32, "a checkpoint holds every weight and moment in f32: " + name);
+  CHECK(info != nullptr, "a checkpoint holds every weight and moment: " + name);
   return values_of(of.tensors, *info);
 }
 
@@ -45,6 +45,8 @@ bool SerialSteps::sends_codes(const Job& job) {
   return data.compression.kind != Compression::Kind::none || data.gather == SentAs::int8 ||
          data.reduce_dtype == SentAs::int8;
 }
+
+bool SerialSteps::sends_weights(const Job& job) { return resolved(job).int8_gathers; }
 
 int SerialSteps::num_parts(const Job& job, const CompiledJob& ranks) {
   return sends_micro_batches(job) ? ranks.batch.micro_batches : 1;
@@ -69,8 +71,13 @@ Checkpoint SerialSteps::run(const Checkpoint& initial, std::int64_t steps) {
 
 void SerialSteps::begin(const Checkpoint& initial) {
   for (const LocalUnit& local : local_units(ranks_.plan)) {
+    if (!local.unit().trained() && !sends_weights(job_)) continue;
     const std::size_t elements = local.elements(), ranks = local.ranks(local.stages().front()).size();
     Values master = local.flat([&](const std::string& name) { return tensor_values(initial, name); });
+    if (!local.unit().trained()) {
+      local.put(sent(local.unit(), master), "", frozen_);
+      continue;
+    }
     units_.push_back({local,
                       &ranks_.optimizers[static_cast<std::size_t>(local.unit().optimizer)],
                       {std::move(master), {Values(elements), Values(elements)}},
@@ -79,12 +86,11 @@ void SerialSteps::begin(const Checkpoint& initial) {
 }
 
 // Each rank encodes its slice of the working copy.
-SerialSteps::Values SerialSteps::sent_weights(const UnitValues& of) const {
+SerialSteps::Values SerialSteps::sent(const Unit& unit, const Values& weights) const {
   const DType compute = job_.precision.compute;
-  const Unit& unit = of.local.unit();
   const int slices = ranks_.plan.mesh.group_size(unit.slice_axes());
-  if (!resolved(job_).int8_gathers || slices == 1 || unit.compute != compute) return of.weights.master;
-  return as_int8(rounded_to(compute, of.weights.master), static_cast<std::size_t>(slices));
+  if (!sends_weights(job_) || slices == 1 || unit.compute != compute) return weights;
+  return as_int8(rounded_to(compute, weights), static_cast<std::size_t>(slices));
 }
 
 // What a model keeps besides weights, as running statistics, as the one rank has it.
@@ -97,10 +103,10 @@ void SerialSteps::put_states(TensorValues& into) const {
 
 // `again`: with the weights as they are sent, and moments of zero.
 void SerialSteps::train_to(std::int64_t step, bool again) {
-  TensorValues next;
+  TensorValues next = frozen_;
   if (again) put_states(next);
   for (const UnitValues& of : units_) {
-    of.local.put(sent_weights(of), "", next);
+    of.local.put(sent(of.local.unit(), of.weights.master), "", next);
     for (const char* moment : {".exp_avg", ".exp_avg_sq"}) of.local.put(Values(of.weights.master.size()), moment, next);
   }
   const auto go_on = [&](const std::string& folder) {

@@ -37,6 +37,8 @@ class SerialSteps {
 
   /// Whether ranks of such a job send codes.
   static bool sends_codes(const Job& job);
+  /// Whether weights are among them, frozen ones too.
+  static bool sends_weights(const Job& job);
   /// Parts of a rank's batch whose gradients are sent by themselves: all of it, or its micro-batches.
   static int num_parts(const Job& job, const CompiledJob& ranks);
 
@@ -58,7 +60,7 @@ class SerialSteps {
   };
 
   void begin(const checkpoint::Checkpoint& initial);
-  Values sent_weights(const UnitValues& of) const;
+  Values sent(const Unit& unit, const Values& weights) const;
   void put_states(TensorValues& into) const;
   void train_to(std::int64_t step, bool again);
   Values gradient_of(const LocalUnit& local, int part, int rank) const;
@@ -75,6 +77,7 @@ class SerialSteps {
   const std::string folder_;
   const Training training_;
   const int num_parts_;
+  TensorValues frozen_;                   // weights as they are sent, where those are codes
   std::vector<UnitValues> units_;         // the trained ones
   std::vector<RankGradients> gradients_;  // of the last step, part by part
   std::vector<double> norms_, apart_;

@@ -230,6 +230,13 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
       {"llama", 4, "{kind: zero3, gather: int8, reduce_dtype: int8}"},
       {"gpt2", 2, "{kind: fsdp, gather: int8}", {"precision.compute=bf16", "train.batch.micro=2"}},
       {"llama", 4, "{kind: fsdp, sharding: hybrid_shard, replicate: 2, gather: int8, reduce_dtype: int8}"},
+      // Frozen weights travel as codes too.
+      {"gpt2", 2, "{kind: zero3, gather: int8}", {"trainable=[\"h.*\"]"}},
+      {"gpt2",
+       4,
+       "{kind: fsdp, gather: int8}",
+       {"trainable=[\"h.*\"]", "precision.compute=bf16"},
+       ", tensor: {degree: 2}"},
       // Norms and biases are on all ranks of a tensor axis, matrices are not.
       {"gpt2", 4, "{kind: ddp, compression: {top_k: 0.1}}", {}, ", tensor: {degree: 2}"},
       {"llama", 4, "{kind: ddp, compression: {top_k: 0.2}}", {}, ", tensor: {degree: 2, sequence_parallel: true}"},
@@ -255,6 +262,11 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
        "{kind: fsdp, gather: int8, reduce_dtype: int8}",
        {"train.batch.micro=2"},
        ", context: {degree: 2, kind: ring}, tensor: {degree: 2}"},
+      {"gpt2",
+       4,
+       "{kind: fsdp, reduce_dtype: int8}",
+       {"train.batch.micro=1", "model.with.dropout=0.2"},
+       ", tensor: {degree: 2, sequence_parallel: true}"},
       // Experts are cut, and all else is alike, along the axis of experts.
       {"mixture", 4, "{kind: zero3, gather: int8, reduce_dtype: int8}", {}, ", expert: {degree: 2}"},
       {"mixture", 4, "{kind: zero2, reduce_dtype: int8}", {"train.batch.micro=1"}, ", expert: {degree: 4}"},
