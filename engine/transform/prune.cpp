@@ -27,18 +27,19 @@ void prune(Graph& graph, const std::vector<ValueId>& roots) {
   const std::vector<bool> needed = needed_values(graph, roots);
   if (std::all_of(needed.begin(), needed.end(), [](bool is) { return is; })) return;
   std::vector<ValueId> renamed(graph.values.size(), kNone);
-  std::vector<Value> values;
+  std::size_t kept = 0;
   for (std::size_t i = 0; i < needed.size(); ++i) {
     if (!needed[i]) continue;
-    renamed[i] = static_cast<ValueId>(values.size());
-    values.push_back(std::move(graph.values[i]));
+    renamed[i] = static_cast<ValueId>(kept);
+    if (kept < i) graph.values[kept] = std::move(graph.values[i]);
+    ++kept;
   }
+  graph.values.erase(graph.values.begin() + static_cast<std::ptrdiff_t>(kept), graph.values.end());
   const auto rename = [&](ValueId& id) { id = id == kNone ? kNone : renamed[at(id)]; };
-  for (Value& value : values) {
+  for (Value& value : graph.values) {
     rename(value.alias_of);
     rename(value.parameter);
   }
-  graph.values = std::move(values);
   std::erase_if(graph.nodes,
                 [&](const Node& node) { return !node.outputs.empty() && renamed[at(node.outputs[0])] == kNone; });
   for (Node& node : graph.nodes) {
