@@ -106,7 +106,8 @@ int verify(const VerifyArguments& arguments) {
   const std::string other = is_simulated(ranks) ? "a serial simulation" : "one rank";
   say("{}: {} against {}, {}\n", loaded.job.name, report::strategy_line(compiled), other,
       report::batch_line(compiled.batch));
-  const Comparison comparison = compare(ranks, on_one_rank(loaded, compiled.batch.micro), arguments.steps, compiler);
+  const LoadedJob one = on_one_rank(loaded, micro_of_one_rank(ranks, compiled));
+  const Comparison comparison = compare(ranks, one, arguments.steps, compiler);
   if (arguments.json)
     put_json(compiled, comparison);
   else

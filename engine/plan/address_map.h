@@ -1,7 +1,7 @@
 // AddressMap<T>: a piecewise constant function from addresses to T. Used wherever "who touched these bytes last?" is
 // asked: several times an instruction, so every call finds its first piece once and walks from there. Most calls find
-// pieces that end where they end, so what is searched is a plain list of addresses; values, which may be large, stay
-// where they are when pieces come and go.
+// pieces that end where they end, so what is searched is a plain list of addresses; values, which may be large, are not
+// moved when pieces before them come and go.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,22 @@ namespace trainer {
 template <typename T>
 class AddressMap {
  public:
-  /// Calls visit(T&) for every piece inside [first, last), cutting pieces at its ends.
+  AddressMap() = default;
+  /// Without the room that pieces have left.
+  AddressMap(const AddressMap& other) : begins_(other.begins_) {
+    places_.reserve(other.places_.size());
+    values_.reserve(other.places_.size());
+    for (const std::uint32_t place : other.places_) {
+      places_.push_back(static_cast<std::uint32_t>(values_.size()));
+      values_.push_back(other.values_[place]);
+    }
+  }
+  AddressMap(AddressMap&&) = default;
+  AddressMap& operator=(const AddressMap& other) { return *this = AddressMap(other); }
+  AddressMap& operator=(AddressMap&&) = default;
+  ~AddressMap() = default;
+
+  /// Calls visit(T&) for every piece inside [first, last), cutting pieces at its ends. `visit` does not change the map.
   template <typename Visit>
   void update(std::int64_t first, std::int64_t last, Visit&& visit) {
     update_pieces(first, last, [&](std::int64_t, std::int64_t, T& value) { visit(value); });
@@ -31,7 +46,7 @@ class AddressMap {
     }
   }
 
-  /// Makes [first, last) one piece.
+  /// Makes [first, last) one piece. REQUIRES: `value` is none of the map's own.
   void assign(std::int64_t first, std::int64_t last, const T& value) {
     replace(first, last, value, [](const T&) {});
   }

@@ -380,12 +380,18 @@ void check_simulated(const LoadedJob& loaded, const Compiler& compile) {
                               "checkpoints do not hold the base of an adapter, and verify takes from them the weights "
                               "that it simulates as codes",
                               "exact")});
-  const bool in_parts =
-      record_of(loaded.job.strategy.data).averages || SerialSteps::num_parts(loaded.job, compile(loaded)) > 1;
-  if (loaded.job.data.is_rows() && in_parts)
+  const bool apart = record_of(loaded.job.strategy.data).averages,
+             in_parts = !apart && SerialSteps::sends_micro_batches(loaded.job) &&
+                        SerialSteps::num_parts(loaded.job, compile(loaded)) > 1;
+  if (loaded.job.data.is_rows() && (apart || in_parts))
     throw JobError({loaded.at("data.format",
                               "rows have unequal numbers of targets, and verify simulates ranks that train apart, or "
                               "send the gradient of each micro-batch as codes, with equal numbers")});
+  if (!loaded.job.strategy.pipeline.schedule_file.empty() && in_parts)
+    throw JobError({loaded.at("strategy.pipeline.schedule",
+                              "verify simulates the codes of each micro-batch by a step of one, which a schedule of a "
+                              "file is not for",
+                              "the name of a schedule; or strategy.data.reduce: step")});
   for (const std::string& glob : loaded.job.trainable.globs)
     if (glob.ends_with(']'))
       throw JobError({loaded.at("trainable", "verify simulates no ranks that train rows of a table")});
@@ -410,6 +416,23 @@ LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile) {
   threads.job.cluster.devices_per_node = world_size_of(loaded.job);
   threads.job.cluster.nodes = 1;
   return threads;
+}
+
+std::int64_t micro_of_one_rank(const LoadedJob& ranks, const CompiledJob& compiled) {
+  const auto joins_statistics = [](const Signature& one) {
+    return one.op == Op::batch_norm_apply && !(one.attributes.has("own") && one.attributes.flag("own"));
+  };
+  const BatchShape& batch = compiled.batch;
+  if (batch.data_ranks == 1 || std::ranges::none_of(compiled.plan.roles, [&](const Role& role) {
+        return std::ranges::any_of(role.signatures, joins_statistics);
+      }))
+    return batch.micro;
+  if (batch.micro_batches > 1)
+    throw JobError({ranks.at("train.batch.micro",
+                             "batch norms with sync: true take the statistics of a micro-batch of every rank, and one "
+                             "rank has these samples in one micro-batch only where they are the whole batch",
+                             std::to_string(batch.global / batch.data_ranks))});
+  return batch.global;
 }
 
 LoadedJob on_one_rank(const LoadedJob& loaded, std::int64_t micro) {

@@ -71,6 +71,10 @@ bool is_simulated(const LoadedJob& ranks);
 /// the training of one rank and cannot be simulated either.
 LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile);
 
+/// Samples of a micro-batch on one rank that trains as these ranks do: as many, or where batch norms join the
+/// statistics of ranks, those of all. Throws JobError where these would be several micro-batches of each rank.
+std::int64_t micro_of_one_rank(const LoadedJob& ranks, const CompiledJob& compiled);
+
 /// The same job on one rank: the global batch in micro-batches of `micro` samples.
 LoadedJob on_one_rank(const LoadedJob& loaded, std::int64_t micro);
 

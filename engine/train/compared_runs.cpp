@@ -129,24 +129,25 @@ Ended run_apart(const LoadedJob& ranks, const LoadedJob& one, const CompiledJob&
 Ended run_coded(const LoadedJob& ranks, const LoadedJob& one, const CompiledJob& coded, const std::string& folder,
                 std::int64_t steps, const Compiler& compile) {
   const int parts = SerialSteps::num_parts(ranks.job, coded);
-  const LoadedJob telling = telling_gradients(under_ddp(ranks, coded, parts)), telling_one = telling_gradients(one);
-  const CompiledJob plan = without_sums(compile(telling)), plan_of_one = compile(telling_one);
+  const LoadedJob by_moments = with_gradients_as_moments(under_ddp(ranks, coded, parts)),
+                  one_by_moments = with_gradients_as_moments(one);
+  const CompiledJob plan = without_sums(compile(by_moments)), plan_of_one = compile(one_by_moments);
   const auto until = [](LoadedJob job, std::int64_t step) {
     if (step == 0) job.job.train.steps = 0;
     return job;
   };
-  Told told_of_ranks, told_of_one;
+  Told untold, told_of_one;  // each rank steps by its own gradient, so what the ranks tell is of no use
   SerialSteps simulated(
       ranks.job, coded, folder,
       {.ranks =
            [&](int part, const std::string& into, std::int64_t step) {
              RankGradients gradients(plan.plan.mesh.world_size());
-             run(until(telling, step), plan, into, step, {part, parts}, told_of_ranks,
+             run(until(by_moments, step), plan, into, step, {part, parts}, untold,
                  [&](int rank, const Executor& executor) { gradients.add(rank, executor); });
              return gradients;
            },
        .one = [&](const std::string& into,
-                  std::int64_t step) { run(until(telling_one, step), plan_of_one, into, step, {}, told_of_one); }});
+                  std::int64_t step) { run(until(one_by_moments, step), plan_of_one, into, step, {}, told_of_one); }});
   Ended ended{
       {}, compile(one), simulated.run(initial_of(with_f32_states(one), folder, compile), steps), simulated.apart()};
   ended.norms = simulated.norms();

@@ -8,7 +8,7 @@
 
 namespace trainer {
 
-LoadedJob telling_gradients(LoadedJob loaded) {
+LoadedJob with_gradients_as_moments(LoadedJob loaded) {
   TrainJob& train = loaded.job.train;
   train.optimizer = OptimizerJob{};
   train.optimizer.name = OptimizerName::adam;
@@ -16,6 +16,7 @@ LoadedJob telling_gradients(LoadedJob loaded) {
   train.optimizer.lr = 1e-30;
   train.optimizer.eps = 1;
   train.groups.clear();
+  train.lr_schedule = LrScheduleJob{.name = ScheduleName::constant};
   train.clip_norm.reset();
   loaded.job.checkpoint.resume = CheckpointJob::Resume::automatic;
   return loaded;

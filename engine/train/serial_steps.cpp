@@ -17,10 +17,6 @@ using checkpoint::TensorInfo;
 
 ResolvedData resolved(const Job& job) { return resolve(job.strategy.data, false); }
 
-bool sends_micro_batches(const Job& job) {
-  return resolved(job).int8_reductions && resolved(job).reduce == Reduce::micro_batch;
-}
-
 std::vector<double> tensor_values(const checkpoint::Checkpoint& of, const std::string& name) {
   const TensorInfo* info = of.tensors.find(name);
   CHECK(info != nullptr, "a checkpoint holds every weight and moment: " + name);
@@ -48,8 +44,13 @@ bool SerialSteps::sends_codes(const Job& job) {
 
 bool SerialSteps::sends_weights(const Job& job) { return resolved(job).int8_gathers; }
 
+bool SerialSteps::sends_micro_batches(const Job& job) {
+  return resolved(job).int8_reductions && resolved(job).reduce == Reduce::micro_batch;
+}
+
 int SerialSteps::num_parts(const Job& job, const CompiledJob& ranks) {
-  return sends_micro_batches(job) ? ranks.batch.micro_batches : 1;
+  const int together = ranks.strategy.tensor.overlap ? 2 : 1;
+  return sends_micro_batches(job) ? ranks.batch.micro_batches / together : 1;
 }
 
 Checkpoint SerialSteps::run(const Checkpoint& initial, std::int64_t steps) {

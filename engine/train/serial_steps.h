@@ -24,7 +24,8 @@ namespace trainer {
 class SerialSteps {
  public:
   /// What trains for it, in `folder` until step `until`, from where the folder's checkpoint is, or from the initial
-  /// weights. Both tell gradients.
+  /// weights. Both have gradients as moments
+  /// (rank_gradients.h).
   struct Training {
     /// The ranks without codes, on part `part` of the batch of each (num_parts). Returns what they have at the end.
     std::function<RankGradients(int part, const std::string& folder, std::int64_t until)> ranks;
@@ -39,7 +40,10 @@ class SerialSteps {
   static bool sends_codes(const Job& job);
   /// Whether weights are among them, frozen ones too.
   static bool sends_weights(const Job& job);
-  /// Parts of a rank's batch whose gradients are sent by themselves: all of it, or its micro-batches.
+  /// Whether the gradient of each micro-batch is sent by itself.
+  static bool sends_micro_batches(const Job& job);
+  /// Parts of a rank's batch whose gradients are sent by themselves: all of it, or its micro-batches, or their pairs
+  /// (strategy.tensor.overlap).
   static int num_parts(const Job& job, const CompiledJob& ranks);
 
   /// From `initial`, a checkpoint of the one-rank job as it starts with states in f32, `steps` steps. Returns the

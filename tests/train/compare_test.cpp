@@ -267,6 +267,11 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
        "{kind: fsdp, reduce_dtype: int8}",
        {"train.batch.micro=1", "model.with.dropout=0.2"},
        ", tensor: {degree: 2, sequence_parallel: true}"},
+      {"gpt2",
+       4,
+       "{kind: zero2, reduce_dtype: int8}",
+       {"train.batch.micro=1"},
+       ", tensor: {degree: 2, sequence_parallel: true, overlap: true}"},
       // Experts are cut, and all else is alike, along the axis of experts.
       {"mixture", 4, "{kind: zero3, gather: int8, reduce_dtype: int8}", {}, ", expert: {degree: 2}"},
       {"mixture", 4, "{kind: zero2, reduce_dtype: int8}", {"train.batch.micro=1"}, ", expert: {degree: 4}"},
@@ -300,7 +305,6 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
        {},
        0.05},
   };
-  int shared_units = 0;
   for (const Case& one : cases) {
     CAPTURE(one.model);
     CAPTURE(one.data);
@@ -315,9 +319,10 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
     check_holds(comparison);
     CHECK(quantity(comparison, "gradients").bound < one.most_bound);
     CHECK(quantity(comparison, "sums").bound < 0.02);
-    for (const Unit& unit : compiled(ranks).plan.roles.front().units) shared_units += !unit.stages.empty();
+    const std::vector<Unit>& units = compiled(ranks).plan.roles.front().units;
+    const bool shares = std::ranges::any_of(units, [](const Unit& unit) { return !unit.stages.empty(); });
+    CHECK(shares == (one.model == std::string("gpt2") && one.axes.find("pipeline") != std::string::npos));
   }
-  CHECK(shared_units == 3);
 }
 
 // What ranks do instead of what their job says.
@@ -375,6 +380,40 @@ TEST_CASE("ranks in codes whose stages keep their part of a shared table, or who
     return compiled(job);
   });
   CHECK_FALSE(quantity(rounded, "sums").holds());
+}
+
+// Statistics of all ranks are those of one rank where it takes all of their samples at once.
+TEST_CASE("batch norms hold, with statistics of their own and joined ones, in codes too") {
+  const TinyJobs jobs;
+  const std::string graph = jobs.write("norms_graph.yaml", R"(name: norms
+params: {sync: true}
+inputs:
+  features: {dtype: f32, shape: [batch, 6]}
+  targets: {dtype: i32, shape: [batch]}
+nodes:
+  - {name: fc, op: linear, input: features, out: 8, init: {normal: 0.4}}
+  - {name: norm, op: batch_norm, sync: "${sync}"}
+  - {name: act, op: relu}
+  - {name: head, op: linear, out: 4, init: {normal: 0.4}}
+  - {name: loss, op: cross_entropy, input: [head, targets]}
+outputs: {loss: loss, logits: head}
+)");
+  const auto job = [&](const std::string& data, bool sync, int micro) {
+    return on_threads(jobs.load("mlp", "run",
+                                on(2, "{data: " + data + "}",
+                                   {"model={graph: " + graph + ", with: {sync: " + (sync ? "true" : "false") + "}}",
+                                    "train.batch.micro=" + std::to_string(micro)})),
+                      kCompile);
+  };
+  for (const char* data : {"{kind: ddp}", "{kind: ddp, compression: int8}", "{kind: fsdp, reduce_dtype: int8}"})
+    for (const auto& [sync, micro] : {std::pair(false, 2), {false, 4}, {true, 4}}) {
+      CAPTURE(data);
+      CAPTURE(sync);
+      const LoadedJob ranks = job(data, sync, micro);
+      check_holds(compare(ranks, on_one_rank(ranks, micro_of_one_rank(ranks, compiled(ranks))), 4, kCompile));
+    }
+  const LoadedJob several = job("{kind: ddp}", true, 2);
+  CHECK_THROWS_AS(micro_of_one_rank(several, compiled(several)), JobError);
 }
 
 TEST_CASE("ranks in codes train on rows of any length, if they send them once a step") {
@@ -439,4 +478,21 @@ TEST_CASE("what several nodes decide stays when verify runs them on one") {
   const LoadedJob ranks = on_threads(loaded, kCompile);
   CHECK(compiled(ranks).plan.mesh == compiled(loaded).plan.mesh);
   CHECK(compiled(ranks).plan.mesh.size(Axis::replicate) == 2);
+}
+
+TEST_CASE("what can neither be one rank's training nor be simulated is refused by name") {
+  const TinyJobs jobs;
+  const auto refuses = [&](const std::string& key, const std::string& strategy, const Overrides& more) {
+    try {
+      on_threads(jobs.load("gpt2", "run", on(2, strategy, more)), kCompile);
+    } catch (const JobError& error) {
+      return error.diagnostics().front().path == key;
+    }
+    return false;
+  };
+  const std::string codes = "{data: {kind: zero3, gather: int8}}";
+  CHECK_FALSE(refuses("strategy", codes, {}));
+  CHECK(refuses("trainable", codes, {"trainable=[\"wte.weight[32:]\"]"}));
+  CHECK(refuses("strategy.data.gather", codes,
+                {"adapter={rank: 2, targets: [\"*c_attn\"]}", "model.init_from=" + jobs.path()}));
 }

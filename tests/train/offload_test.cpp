@@ -153,7 +153,8 @@ TEST_CASE("checkpoints go from one way of keeping states to the other") {
   }
 }
 
-// A kill at any moment leaves nothing behind.
+// A kill at any moment leaves nothing behind, where the file system of temporary files has O_TMPFILE, as all local ones
+// of Linux have.
 TEST_CASE("the file never has a name, and is gone with the run") {
   const TemporaryFolder folder;
   const std::string dir = folder.path("new/folder");
