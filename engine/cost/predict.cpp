@@ -2,7 +2,6 @@
 #include "engine/cost/predict.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
 #include <span>
@@ -161,15 +160,10 @@ Prediction predicted(const Plan& plan, const CostModel& model, double kernels, P
   const std::vector<const Program*> programs = programs_of(plan, program, part);
   const std::int32_t passes = passes_of(programs);
   if (passes == 1) return played(plan, model, kernels, programs);
-  const bool extrapolates = passes > 2 * kPasses;
-  std::array<Prediction, 2> of;  // at the same time
-  for_each_index(extrapolates ? 2 : 1, [&](std::size_t i) {
-    of[i] = played_through(plan, model, kernels, programs, i == 0 ? 2 * kPasses : kPasses);
-  });
-  auto& [more, few] = of;
+  Prediction more = played_through(plan, model, kernels, programs, 2 * kPasses);
   more.spans.clear();
-  if (!extrapolates) return std::move(more);
-  if (few.slowest != more.slowest) few = played_through(plan, model, kernels, programs, kPasses, more.slowest);
+  if (passes <= 2 * kPasses) return more;
+  const Prediction few = played_through(plan, model, kernels, programs, kPasses, more.slowest);
   return Extrapolation(passes).of(std::move(more), few);
 }
 
