@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/compile/compiled_job.h"
@@ -64,7 +65,7 @@ class ProfileCache final : public cost::ProfileSource {
   /// The model without an adapter.
   const Graph& whole(std::int64_t micro);
   /// Without blocks that another stands for. With experts cut over so many ranks, of all of these ranks.
-  const Graph& shortened(std::int64_t micro, int experts);
+  const Graph& shortened(std::int64_t micro, const Mesh& mesh);
 
   /// What is known of one cutting. One thread at a time works on it.
   struct Cut {
@@ -93,13 +94,13 @@ class ProfileCache final : public cost::ProfileSource {
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const yaml::Node tree_;
-  OnceMap<std::int64_t, Graph> whole_;                      // by micro-batch
-  OnceMap<std::pair<std::int64_t, int>, Graph> shortened_;  // by that and ranks of experts
-  std::vector<std::string> pieces_;                         // nodes that begin them
-  std::vector<std::string> blocks_;                         // of each piece; empty: it is none
-  std::vector<int> stands_for_;                             // of each piece (repeated.h)
-  std::map<std::string, std::string> stand_ins_;            // the same of their blocks
-  std::vector<std::string> kept_;                           // of `pieces_` those that no other stands for
+  OnceMap<std::int64_t, Graph> whole_;                            // by micro-batch
+  OnceMap<std::tuple<std::int64_t, int, int>, Graph> shortened_;  // by that, ranks of experts, and of sequences there
+  std::vector<std::string> pieces_;                               // nodes that begin them
+  std::vector<std::string> blocks_;                               // of each piece; empty: it is none
+  std::vector<int> stands_for_;                                   // of each piece (repeated.h)
+  std::map<std::string, std::string> stand_ins_;                  // the same of their blocks
+  std::vector<std::string> kept_;                                 // of `pieces_` those that no other stands for
   std::mutex mutex_;
   std::map<Cutting, Cut> by_cutting_;                         // under the mutex
   std::vector<std::unique_ptr<Differentiated>> last_graphs_;  // under the mutex; the newest comes last

@@ -56,17 +56,17 @@ bool Domains::goes_with_experts() const {
 // parts hide what crosses nodes, or that a node cannot hold, they may be more.
 std::vector<int> Domains::contexts(int expert, Refusals& refusals) const {
   const auto fixed = static_cast<int>(job_.strategy.context.degree);
-  if (expert > 1 && fixed > 1) refusals.add("expert", expert, "does not go beside context");
-  if (expert > 1) return fixed == 1 ? std::vector{1} : std::vector<int>{};
-  if (space_.world_size % fixed != 0) {
-    refusals.add("context", fixed, "does not divide the " + std::to_string(space_.world_size) + " ranks");
+  const int ranks = space_.world_size / expert;
+  if (ranks % fixed != 0) {
+    refusals.add("context", fixed, "does not divide the " + std::to_string(ranks) + " ranks");
     return {};
   }
   if (!free_.context) return {fixed};
   std::vector<int> result{1};
-  const int most = long_sequences() ? space_.world_size : space_.ranks_per_node;
+  if (expert > 1 && !long_sequences()) return result;
+  const int most = long_sequences() ? ranks : space_.ranks_per_node;
   for (int degree = 2; cuts_sequences() && degree <= most; degree *= 2)
-    if (fills_nodes(degree) && space_.world_size % degree == 0 && job_.data.seq_len % degree == 0 &&
+    if (fills_nodes(degree) && ranks % degree == 0 && job_.data.seq_len % degree == 0 &&
         job_.data.seq_len / degree >= kShortestPart)
       result.push_back(degree);
   return result;

@@ -11,7 +11,8 @@
 //             remain expert_linear    h, kept, down_proj → y          [..., dim]: the sum over a token's experts
 //
 // Where the experts are cut over n ranks (strategies/expert), the products are of rows that have travelled, and what is
-// around them of a rank's own tokens. R blocks are the ranks' parts of the batch:
+// around them of a rank's own tokens. R blocks are the ranks' parts of the batch, and of its sequences where these are
+// cut:
 //
 //   expert_slots   choices → slots, sources, numbers   which row of the buffers [R, n, rows] each choice takes
 //   dispatch       x, slots, sources → rows            [R, n, rows, dim], a rank's block is what it sends to each part
@@ -137,6 +138,9 @@ Placed shard_samples(const Graph&, const Node& node, Placing in) {
   if (node.op == Op::router_losses && flag(node, "balance")) return {};
   if (node.op == Op::router_losses && flag(node, "counts") && in[0] == in[1] && by_tokens(in.first(2), 2))
     return std::vector<Placement>{};
+  if (node.op == Op::router_losses && flag(node, "capacity") && real(node, "aux") == 0 && real(node, "z") == 0 &&
+      by_tokens(in.first(3), 2))
+    return std::vector<Placement>{};
   const Placing batch = in.first(in.size() - (node.op == Op::router_losses ? 1 : 0));
   return in[0].is_shard(0) && by_tokens(batch, 1) ? all(node, in[0]) : Placed{};
 }
@@ -240,16 +244,23 @@ Placed shard_row_dots(const Graph& graph, const Node& node, Placing in) {
   return {};
 }
 
-/// Blocks of the batch, each by itself.
-Placed shard_blocks(const Graph&, const Node& node, Placing in) {
-  const auto is_block = [&](const Placement& one) { return one == Placement::shard(0); };
-  return std::ranges::all_of(in, is_block) ? all(node, in[0]) : Placed{};
+/// Blocks are of samples, or of positions too, each by itself.
+const Placement kBlocks = Placement::shard(0);
+bool are_tokens(const Placement& one) { return one == kBlocks || (one.is_shard(1) && !one.travels()); }
+
+Placed shard_slots(const Graph&, const Node&, Placing in) {
+  return are_tokens(in[0]) ? Placed(std::vector{in[0], kBlocks, kBlocks}) : Placed{};
 }
 
-/// These ops are linear in their rows, so a partial sum stays one.
-Placed shard_moved_rows(const Graph& graph, const Node& node, Placing in) {
+/// Linear in rows, so a partial sum stays one.
+Placed shard_dispatch(const Graph&, const Node& node, Placing in) {
   if (in[0].is_partial() && in[1].is_replicate() && in[2].is_replicate()) return all(node, in[0]);
-  return shard_blocks(graph, node, in);
+  return are_tokens(in[0]) && in[1] == in[0] && in[2] == kBlocks ? all(node, kBlocks) : Placed{};
+}
+
+Placed shard_combine(const Graph&, const Node& node, Placing in) {
+  if (in[0].is_partial() && in[1].is_replicate() && in[2].is_replicate()) return all(node, in[0]);
+  return in[0] == kBlocks && are_tokens(in[1]) && in[2] == kBlocks ? all(node, in[1]) : Placed{};
 }
 
 /// Of dispatch and combine the one for the other.
@@ -311,11 +322,11 @@ OpDef weigh() {
   return def;
 }
 
-OpDef expert_slots() { return {.op = Op::expert_slots, .shard = shard_blocks}; }
+OpDef expert_slots() { return {.op = Op::expert_slots, .shard = shard_slots}; }
 
-OpDef dispatch() { return {.op = Op::dispatch, .gradient = gradient_by(Op::combine), .shard = shard_moved_rows}; }
+OpDef dispatch() { return {.op = Op::dispatch, .gradient = gradient_by(Op::combine), .shard = shard_dispatch}; }
 
-OpDef combine() { return {.op = Op::combine, .gradient = gradient_by(Op::dispatch), .shard = shard_moved_rows}; }
+OpDef combine() { return {.op = Op::combine, .gradient = gradient_by(Op::dispatch), .shard = shard_combine}; }
 
 OpDef row_dots() { return {.op = Op::row_dots, .shard = shard_row_dots}; }
 

@@ -45,7 +45,15 @@ std::string describe(const Placement& placement, int rank) {
 
 void set_outputs(Graph& graph, const Node& node, Axis axis, const std::vector<Placement>& outputs) {
   CHECK(outputs.size() == node.outputs.size(), "a placement for each output of " + node.name);
-  for (std::size_t i = 0; i < outputs.size(); ++i) graph.value(node.outputs[i]).spec.place(axis, outputs[i]);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    Spec& spec = graph.value(node.outputs[i]).spec;
+    spec.place(axis, outputs[i]);
+    // The blocks of tokens that travel to experts are numbered with the ranks that they travel between innermost.
+    if (axis != Axis::context || !outputs[i].is_shard(0)) continue;
+    const Placement travels = spec.on(Axis::expert);
+    spec.place(Axis::expert, {});
+    spec.place(Axis::expert, travels);
+  }
 }
 
 Axes axes_of_values(const Mesh& mesh) { return mesh.active(kTokenAxes | Axis::tensor); }
@@ -55,9 +63,9 @@ class Distribution {
   Distribution(Graph& graph, Axes to_rows) : graph_(graph), to_rows_(to_rows) {}
 
   void run() {
-    for (const GraphState& state : graph_.states)  // each rank sums its own samples
+    for (const GraphState& state : graph_.states)  // each rank sums its own tokens
       if (Value& value = graph_.value(state.value); value.name == kRouterSums)
-        for (Axis axis : graph_.mesh.active(kBatchAxes)) value.spec.place(axis, Placement::partial());
+        for (Axis axis : graph_.mesh.active(kTokenAxes)) value.spec.place(axis, Placement::partial());
     std::vector<Node> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (Node& node : nodes) {
@@ -104,7 +112,8 @@ class Distribution {
     if (Result result = propagate(graph_, node, axis)) return result;
     if (kBatchAxes.has(axis)) return std::nullopt;
     for (ValueId& input : node.inputs)
-      if (on(input, axis).is_partial()) input = sum(input, axis);
+      if (on(input, axis).is_partial() && writers_.contains(input))
+        input = sum(input, axis);  // not what a state counts
     if (Result result = propagate(graph_, node, axis)) return result;
     if (Result result = with_gathered(node, axis, 1, false)) return result;
     if (Result result = with_gathered(node, axis, 0, false)) return result;

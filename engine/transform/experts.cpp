@@ -19,7 +19,8 @@ class Placing {
         training_(options.mode == BuildOptions::Mode::train),
         capacities_(training_ || options.mode == BuildOptions::Mode::evaluate),
         parts_(options.mesh.size(Axis::expert)),
-        batch_ranks_(options.mesh.group_size(kBatchAxes)) {}
+        batch_ranks_(options.mesh.group_size(kBatchAxes)),
+        sequence_ranks_(options.mesh.group_size(kSequenceAxes)) {}
 
   void run() {
     for (Node& node : std::exchange(graph_.nodes, {})) {
@@ -151,7 +152,7 @@ class Placing {
   /// mean. Outside of training nothing is left out. Two at least, by which the proof tells rows from columns.
   std::int64_t rows_of(const Node& node, const Shape& choices) const {
     const std::int64_t of_part = (shape(node.inputs[3])[0] + parts_ - 1) / parts_;
-    const std::int64_t samples = choices[0] / batch_ranks_, tokens = samples * choices[1];
+    const std::int64_t samples = choices[0] / batch_ranks_, tokens = samples * (choices[1] / sequence_ranks_);
     const std::int64_t most = std::max<std::int64_t>(2, tokens * std::min(choices[2], of_part));
     if (capacities_ && node.attributes.has("capacity"))
       return std::clamp<std::int64_t>(samples * of_part * node.attributes.integer("capacity"), 2, most);
@@ -164,7 +165,7 @@ class Placing {
   Travel slots(const Node& node, ValueId choices) {
     const Shape of = shape(choices);
     const std::int64_t rows = rows_of(node, of);
-    const Shape buffers{batch_ranks_, parts_, rows};
+    const Shape buffers{batch_ranks_ * sequence_ranks_, parts_, rows};
     Node made = node_like(node, node.name + ".slots", Op::expert_slots);
     made.attributes = {{"experts", shape(node.inputs[3])[0]}};
     made.inputs = {choices};
@@ -175,7 +176,7 @@ class Placing {
     Travel travel{value(".slots", of), value(".sources", buffers), value(".numbers", buffers), buffers};
     graph_.nodes.push_back(std::move(made));
     const double mean = static_cast<double>(of[0] / batch_ranks_ * of[1] * of[2]);
-    travel.filled = std::min(1.0, mean / static_cast<double>(parts_ * rows));
+    travel.filled = std::min(1.0, mean / static_cast<double>(sequence_ranks_ * parts_ * rows));
     return travel;
   }
 
@@ -253,7 +254,8 @@ class Placing {
 
   Graph& graph_;
   const bool training_, capacities_;
-  const std::int64_t parts_, batch_ranks_;  ///< of the experts; with samples of their own
+  const std::int64_t parts_, batch_ranks_, sequence_ranks_;  ///< of the experts; ranks with samples of their own, and
+                                                             ///< with parts of each
   std::vector<Node> waiting_;
   std::map<ValueId, ValueId> logits_;  ///< of a router, by its choices
 };

@@ -12,6 +12,9 @@
 //   rows to the experts, [R, n, rows]  Shard(0) → (1)     by an all-to-all (engine/ops/experts.cpp), whose gradient is
 //   rows from them                     Shard(1) → (0)     the way back
 //
+// Ranks that have parts of the same sequences (strategies/context) send the tokens that they have: R blocks are those
+// of all token axes, and along the context axis gradients of the experts are Partial too.
+//
 // A rank sends each rank `rows` rows, filled or not: with capacities as many as its samples' experts may take, and
 // without `bound` times the mean of T · k / n for T tokens with k choices. Bytes that it sends for a layer, with rows
 // of dim values of b bytes: forward (n − 1) · rows · (2 · dim · b + 8), of which 8 are the number of an expert and its
@@ -36,9 +39,8 @@ void check(const LoadedJob& loaded, const Mesh& mesh) {
         {loaded.at("strategy.expert.degree", fmt::format("expert parallelism does not go with {}", what), "1")});
   };
   const StrategyJob& strategy = loaded.job.strategy;
-  if (mesh.size(Axis::context) > 1) fail("strategy.context yet");
-  if (strategy.tensor.sequence_parallel && mesh.size(Axis::tensor) > 1) fail("strategy.tensor.sequence_parallel yet");
   if (strategy.data.compression.kind != Compression::Kind::none) fail("strategy.data.compression");
+  if (strategy.tensor.sequence_parallel && mesh.size(Axis::tensor) > 1) fail("strategy.tensor.sequence_parallel yet");
   if (record_of(strategy.data).averages) fail("local_sgd, whose ranks train apart");
 }
 

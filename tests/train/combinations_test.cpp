@@ -1,7 +1,7 @@
 // Each late axis beside all that was there before: context parallelism (gathered, in a ring), expert parallelism and
 // offload to disk, with every data strategy, tensor and sequence parallelism, schedules of pipelines and each other, on
-// 2, 4 and 8 ranks. The table is the whole product (but for experts beside sequence parallelism or context parallelism,
-// which the planner refuses); each job is one rank's training, in the memory that its plan fixed.
+// 2, 4 and 8 ranks. The table is the whole product (but for experts beside sequence parallelism, which the planner
+// refuses); each job is one rank's training, in the memory that its plan fixed.
 //
 // Bound in f32: orders of sums alone differ. By equivalence_test.cpp losses and norms may differ by 5.4e-6 times the
 // number of the step, relatively; four steps are compared, and 1e-5 holds for all of them. AdamW's eps is 0.1, so that
@@ -79,14 +79,30 @@ int for_each_job(const std::vector<Part>& late, const std::vector<Part>& all_bes
 const Overrides kSame{"train.steps=4", "train.batch.micro=1", "train.optimizer={name: adamw, lr: 1.0e-2, eps: 0.1}",
                       "checkpoint.resume=none"};
 
+// kMixture with attention, which makes the ranks of a sequence differ, in front of the experts of each layer.
+std::string attentive_mixture() {
+  std::string text = kMixture;
+  const auto put = [&](const std::string& what, const std::string& in_place_of) {
+    const std::size_t at = text.find(in_place_of);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, in_place_of.size(), what);
+  };
+  put("      - {name: ln, op: rms_norm}\n"
+      "      - {name: qkv, op: linear, out: 48, bias: false, init: {normal: 0.3}}\n"
+      "      - {name: attn, op: attention, heads: 2, causal: true}\n"
+      "      - {name: mixed, op: add, input: [block.input, attn]}\n"
+      "      - {name: norm, op: rms_norm}\n",
+      "      - {name: norm, op: rms_norm}\n");
+  put("op: add, input: [mixed, both]", "op: add, input: [block.input, both]");
+  return text;
+}
+
 // A decoder of four layers, dense or of experts with room for every choice; its training on one rank, and on others.
+enum class Kind : std::uint8_t { dense, sparse, attentive };
 class Decoder {
  public:
-  explicit Decoder(bool sparse)
-      : name_(sparse ? "gpt2" : "llama"),
-        with_(both(kSame, {sparse ? "model={graph: " + jobs_.path("mixture.yaml") + ", with: {bound: 4.0}}"
-                                  : "model.with.layers=4"})),
-        one_(train({})) {}
+  explicit Decoder(Kind kind)
+      : name_(kind == Kind::dense ? "llama" : "gpt2"), with_(both(kSame, {model_of(kind)})), one_(train({})) {}
 
   /// Compares what ranks do with what one does.
   std::function<void(int, const std::string&)> check(const Overrides& more = {}) const {
@@ -98,6 +114,12 @@ class Decoder {
   }
 
  private:
+  std::string model_of(Kind kind) const {
+    if (kind == Kind::dense) return "model.with.layers=4";
+    const std::string graph =
+        kind == Kind::sparse ? jobs_.path("mixture.yaml") : jobs_.write("attentive.yaml", attentive_mixture());
+    return "model={graph: " + graph + ", with: {bound: 4.0}}";
+  }
   Trained train(const Overrides& more) const {
     return run(from_the_start(jobs_.load(name_, "run", both(with_, more))));
   }
@@ -111,7 +133,7 @@ class Decoder {
 }  // namespace
 
 TEST_CASE("parts of sequences, in a ring or gathered, and optimizers on disk go beside every strategy") {
-  const Decoder dense(false);
+  const Decoder dense(Kind::dense);
   CHECK(for_each_job({{"context: {degree: 2, kind: ring}", 2},
                       {"context: {degree: 2, kind: gather}", 2},
                       {"offload: {optimizer: disk}", 1},
@@ -120,15 +142,24 @@ TEST_CASE("parts of sequences, in a ring or gathered, and optimizers on disk go 
 }
 
 TEST_CASE("experts over ranks go beside every strategy, and their optimizers on disk") {
-  const Decoder sparse(true);
+  const Decoder sparse(Kind::sparse);
   CHECK(for_each_job({{"expert: {degree: 2}", 2},
                       {"expert: {degree: 4}", 4},
                       {"expert: {degree: 2}, offload: {optimizer: disk}", 2}},
                      beside_without("sequence_parallel"), sparse.check()) == 97);
 }
 
+TEST_CASE("experts over ranks go beside parts of sequences, in a ring or gathered") {
+  const Decoder attentive(Kind::attentive);
+  CHECK(for_each_job({{"expert: {degree: 2}, context: {degree: 2, kind: ring}", 4},
+                      {"expert: {degree: 2}, context: {degree: 2, kind: gather}", 4},
+                      {"expert: {degree: 4}, context: {degree: 2, kind: ring}", 8},
+                      {"expert: {degree: 2}, context: {degree: 4, kind: ring}", 8}},
+                     beside_without("sequence_parallel"), attentive.check()) == 24);
+}
+
 TEST_CASE("working copies on disk go beside every strategy") {
-  const Decoder dense(false), sparse(true);
+  const Decoder dense(Kind::dense), sparse(Kind::sparse);
   CHECK(for_each_job({{"offload: {parameters: disk}", 1},
                       {"context: {degree: 2, kind: ring}, offload: {optimizer: disk, parameters: disk}", 2}},
                      kBeside, dense.check()) == 57);
@@ -138,7 +169,7 @@ TEST_CASE("working copies on disk go beside every strategy") {
 
 TEST_CASE("gradients on disk go beside every strategy without stages") {
   const Overrides at_once{"train.batch.micro=auto"};
-  const Decoder dense(false), sparse(true);
+  const Decoder dense(Kind::dense), sparse(Kind::sparse);
   CHECK(for_each_job({{"offload: {optimizer: disk, gradients: disk}", 1},
                       {"context: {degree: 2, kind: ring}, offload: {optimizer: disk, gradients: disk}", 2}},
                      beside_without("pipeline"), dense.check(at_once)) == 65);

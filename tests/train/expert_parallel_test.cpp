@@ -348,8 +348,9 @@ TEST_CASE("what does not go beside expert parallelism is told at its line") {
   const auto beside = [](const std::string& more, int ranks = 4) {
     return on(ranks, "{expert: {degree: 2}, " + more + "}");
   };
-  says(beside("data: ddp, context: {degree: 2}"), "strategy.expert.degree");
-  says(beside("data: ddp, context: {degree: 2}"), "strategy.context");
+  says(both(beside("data: ddp, context: {degree: 2}"), {"model.with.aux=0.01"}), "of whole samples");
+  says(both(beside("data: ddp, context: {degree: 2}"), {"model.with.capacity=1.5"}), "of whole samples");
+  says(beside("data: ddp, tensor: {degree: 2, sequence_parallel: true}"), "strategy.expert.degree");
   says(beside("data: ddp, tensor: {degree: 2, sequence_parallel: true}"), "sequence_parallel");
   says(beside("data: {kind: ddp, compression: int8}"), "compression");
   says(beside("data: {kind: local_sgd}"), "local_sgd");

@@ -155,12 +155,14 @@ bool Flow::in_order(const Collective& collective, const Facts& facts) const {
 }
 
 // Whether what an all_to_all turns, [1, n, …] into [n, 1, …] or back, are all n slices of a rank: what other axes cut
-// of dim 0 lies around them. Its reader's shape says of how many bytes a slice is, as its maker's did.
+// of dim 0 lies around them, the context axis too (transform/distribute.cpp cuts along the experts' last). Its reader's
+// shape says of how many bytes a slice is, as its maker's did.
 bool Flow::turns_slices(const Collective& collective, const Facts& facts) const {
   const Axes group = plan_.mesh.active(collective.axes);
   Axes rows;
   for (Axis axis : kAxes)
-    if (active(axis) && !group.has(axis) && facts.on(axis).placement.is_shard(0)) rows = rows | axis;
+    if (active(axis) && !group.has(axis) && axis != Axis::context && facts.on(axis).placement.is_shard(0))
+      rows = rows | axis;
   const bool inside = rows.empty() || std::bit_width(rows.mask) <= std::countr_zero(group.mask);
   const std::int64_t slice = collective.input.region.bytes / plan_.mesh.group_size(group);
   return inside && facts.is(Content::values) && facts.layout < 0 && (collective.dim == 1 || facts.run == slice) &&
