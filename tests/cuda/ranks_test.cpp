@@ -65,7 +65,36 @@ const std::vector<Case> kCases{
     {"llama", 2, {"strategy={tensor: {degree: 2, sequence_parallel: true, keep: shard}}"}},
     {"llama", 2, {"strategy={tensor: {degree: 2, sequence_parallel: true, overlap: true}}", "train.batch.micro=1"}},
     {"gpt2", 4, {"strategy={tensor: {degree: 2, overlap: true}, pipeline: {degree: 2}}", "train.batch.micro=1"}},
+    {"gpt2", 2, {"strategy={context: {degree: 2}}"}},
+    {"llama", 4, {"strategy={data: {kind: fsdp}, context: {degree: 2, kind: ring}}"}},
+    {"mixture", 2, {"strategy={data: {kind: zero1}, expert: {degree: 2}}"}},
+    {"mixture", 4, {"strategy={expert: {degree: 2}, context: {degree: 2, kind: ring}}"}},
+    {"mixture", 4, {"strategy={data: {kind: fsdp}, expert: {degree: 2}, tensor: {degree: 2}}"}},
 };
+
+// The job of tokens with another graph.
+constexpr const char* kMixture = R"(name: mixture
+inputs:
+  tokens: {dtype: i32, shape: [batch, seq]}
+  targets: {dtype: i32, shape: [batch, seq]}
+nodes:
+  - {name: embed, op: embedding, input: tokens, rows: 32, dim: 16, init: {normal: 0.5}}
+  - repeat: 2
+    name: "h.{index}"
+    block: Layer
+    nodes:
+      - {name: ln, op: rms_norm}
+      - {name: qkv, op: linear, out: 48, bias: false, init: {normal: 0.3}}
+      - {name: attn, op: attention, heads: 2, causal: true}
+      - {name: mixed, op: add, input: [block.input, attn]}
+      - {name: norm, op: rms_norm}
+      - {name: gate, op: router, experts: 4, top_k: 2, init: {normal: 0.5}}
+      - {name: experts, op: experts, input: [norm, gate], hidden: 16, bound: 4.0, init: {normal: 0.3}}
+      - {name: res, op: add, input: [mixed, experts]}
+  - {name: head, op: linear, out: 32, bias: false, init: {normal: 0.2}}
+  - {name: loss, op: cross_entropy, input: [head, targets]}
+outputs: {loss: loss, logits: head}
+)";
 
 std::string text_of(const Case& one) {
   std::string text = one.model + (" on " + std::to_string(one.ranks));
@@ -76,7 +105,9 @@ std::string text_of(const Case& one) {
 tests::GpuJob job_of(const Case& one, const std::string& folder) {
   tests::Overrides overrides{"checkpoint.resume=none", "train.clip_norm=1.0", "train.steps=10"};
   overrides.insert(overrides.end(), one.overrides.begin(), one.overrides.end());
-  return tests::gpu_job(jobs(), one.model, folder, overrides, one.ranks);
+  const bool mixture = one.model == std::string("mixture");
+  if (mixture) overrides.push_back("model={graph: " + jobs().write("mixture.yaml", kMixture) + "}");
+  return tests::gpu_job(jobs(), mixture ? "gpt2" : one.model, folder, overrides, one.ranks);
 }
 
 // The same model and micro-batches' sum on one rank.
