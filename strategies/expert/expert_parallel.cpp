@@ -39,7 +39,8 @@ void check(const LoadedJob& loaded, const Mesh& mesh) {
         {loaded.at("strategy.expert.degree", fmt::format("expert parallelism does not go with {}", what), "1")});
   };
   const StrategyJob& strategy = loaded.job.strategy;
-  if (strategy.data.compression.kind != Compression::Kind::none) fail("strategy.data.compression");
+  if (strategy.data.compression.kind != Compression::Kind::none && !record_of(strategy.data).shard_states)
+    fail("strategy.data.compression under ddp");
   if (strategy.tensor.sequence_parallel && mesh.size(Axis::tensor) > 1) fail("strategy.tensor.sequence_parallel yet");
   if (record_of(strategy.data).averages) fail("local_sgd, whose ranks train apart");
 }

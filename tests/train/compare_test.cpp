@@ -274,6 +274,8 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
        ", tensor: {degree: 2, sequence_parallel: true, overlap: true}"},
       // Experts are cut, and all else is alike, along the axis of experts.
       {"mixture", 4, "{kind: zero3, gather: int8, reduce_dtype: int8}", {}, ", expert: {degree: 2}"},
+      {"mixture", 4, "{kind: zero1, compression: int8}", {}, ", expert: {degree: 2}"},
+      {"mixture", 4, "{kind: zero1, compression: bf16}", {}, ", expert: {degree: 2}, context: {degree: 2}"},
       {"mixture", 4, "{kind: zero2, reduce_dtype: int8}", {"train.batch.micro=1"}, ", expert: {degree: 4}"},
       {"mixture", 4, "{kind: ddp, compression: int8}", {"model.with.balance=bias", "model.with.rate=0.05"}},
       {"mixture", 2, "{kind: fsdp, reduce_dtype: int8}", {"model.with.balance=bias", "train.batch.micro=2"}},
