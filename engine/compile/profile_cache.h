@@ -64,7 +64,8 @@ class ProfileCache final : public cost::ProfileSource {
   }
   /// The model without an adapter.
   const Graph& whole(std::int64_t micro);
-  /// Without blocks that another stands for. With experts cut over so many ranks, of all of these ranks.
+  /// Without blocks that another stands for. Where `mesh` cuts experts, of all ranks that do, with what travels between
+  /// them.
   const Graph& shortened(std::int64_t micro, const Mesh& mesh);
 
   /// What is known of one cutting. One thread at a time works on it.
@@ -95,7 +96,7 @@ class ProfileCache final : public cost::ProfileSource {
   const Hardware& hardware_;
   const yaml::Node tree_;
   OnceMap<std::int64_t, Graph> whole_;                            // by micro-batch
-  OnceMap<std::tuple<std::int64_t, int, int>, Graph> shortened_;  // by that, ranks of experts, and of sequences there
+  OnceMap<std::tuple<std::int64_t, int, int>, Graph> shortened_;  // by micro-batch, expert and context degree
   std::vector<std::string> pieces_;                               // nodes that begin them
   std::vector<std::string> blocks_;                               // of each piece; empty: it is none
   std::vector<int> stands_for_;                                   // of each piece (repeated.h)

@@ -48,12 +48,12 @@ std::vector<int> Domains::experts(Refusals& refusals) const {
 }
 
 bool Domains::goes_with_experts() const {
-  return job_.strategy.data.compression.kind == Compression::Kind::none && !(job_.eval && job_.eval->generate) &&
-         (free_.data || !record_of(job_.strategy.data).averages);
+  return !(job_.eval && job_.eval->generate) && (free_.data || !record_of(job_.strategy.data).averages);
 }
 
 // Parts of a sequence are worth gathering for where they are long, and within a node. Of a sequence so long that its
-// parts hide what crosses nodes, or that a node cannot hold, they may be more.
+// parts hide what crosses nodes, or that a node cannot hold, they may be more; and only then do both they and experts
+// have ranks, since together they take those of several nodes.
 std::vector<int> Domains::contexts(int expert, Refusals& refusals) const {
   const auto fixed = static_cast<int>(job_.strategy.context.degree);
   const int ranks = space_.world_size / expert;

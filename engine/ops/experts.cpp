@@ -244,7 +244,7 @@ Placed shard_row_dots(const Graph& graph, const Node& node, Placing in) {
   return {};
 }
 
-/// Blocks are of samples, or of positions too, each by itself.
+/// Blocks are of samples, or of positions too, each by itself. What travels round a ring is no rank's own.
 const Placement kBlocks = Placement::shard(0);
 bool are_tokens(const Placement& one) { return one == kBlocks || (one.is_shard(1) && !one.travels()); }
 

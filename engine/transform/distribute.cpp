@@ -48,7 +48,7 @@ void set_outputs(Graph& graph, const Node& node, Axis axis, const std::vector<Pl
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     Spec& spec = graph.value(node.outputs[i]).spec;
     spec.place(axis, outputs[i]);
-    // The blocks of tokens that travel to experts are numbered with the ranks that they travel between innermost.
+    // The blocks of tokens that travel to experts: the expert axis is the innermost.
     if (axis != Axis::context || !outputs[i].is_shard(0)) continue;
     const Placement travels = spec.on(Axis::expert);
     spec.place(Axis::expert, {});
@@ -111,9 +111,8 @@ class Distribution {
   Result settle(Node& node, Axis axis) {
     if (Result result = propagate(graph_, node, axis)) return result;
     if (kBatchAxes.has(axis)) return std::nullopt;
-    for (ValueId& input : node.inputs)
-      if (on(input, axis).is_partial() && writers_.contains(input))
-        input = sum(input, axis);  // not what a state counts
+    for (ValueId& input : node.inputs)  // a state has no writer: what ranks count is summed behind the step
+      if (on(input, axis).is_partial() && writers_.contains(input)) input = sum(input, axis);
     if (Result result = propagate(graph_, node, axis)) return result;
     if (Result result = with_gathered(node, axis, 1, false)) return result;
     if (Result result = with_gathered(node, axis, 0, false)) return result;

@@ -40,7 +40,7 @@ void check(const LoadedJob& loaded, const Mesh& mesh) {
   };
   const StrategyJob& strategy = loaded.job.strategy;
   if (strategy.data.compression.kind != Compression::Kind::none && !record_of(strategy.data).shard_states)
-    fail("strategy.data.compression under ddp");
+    fail("compressed gradients where each rank has all states of the optimizer; with zero1 it does");
   if (strategy.tensor.sequence_parallel && mesh.size(Axis::tensor) > 1) fail("strategy.tensor.sequence_parallel yet");
   if (record_of(strategy.data).averages) fail("local_sgd, whose ranks train apart");
 }

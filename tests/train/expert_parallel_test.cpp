@@ -192,6 +192,15 @@ TEST_CASE("what ranks have no room for is left out, counted and found by verify,
   REQUIRE(got.dropped.size() == 3);
   // Of 2 samples' 32 choices 4 go to each rank at most: of 4 ranks' 128 in each of 4 layers 64 at most stay.
   for (const std::int64_t dropped : got.dropped) CHECK(dropped >= kLayers * 64);
+  // With 2 rows for each of 2 parts, the fewest, 4 of the choices of each rank stay, wherever its tokens are from.
+  const Overrides fewest{"model.with.bound=0.001", "train.steps=3"};
+  for (const char* strategy : {"{data: ddp, expert: {degree: 2}}", "{expert: {degree: 2}, context: {degree: 2}}",
+                               "{expert: {degree: 2}, context: {degree: 2, kind: ring}}"}) {
+    CAPTURE(strategy);
+    const Trained of = run(from_the_start(jobs.job("fewest", on(4, strategy, fewest))));
+    REQUIRE(of.dropped.size() == 3);
+    for (const std::int64_t dropped : of.dropped) CHECK(dropped == kLayers * (128 - 4 * 4));
+  }
   const Compiler compiler = [](const LoadedJob& job) { return compiled(job); };
   const auto dropped_of = [&](const Overrides& overrides) {
     const LoadedJob job = jobs.job("verify", overrides);
