@@ -24,8 +24,7 @@ namespace trainer {
 class SerialSteps {
  public:
   /// What trains for it, in `folder` until step `until`, from where the folder's checkpoint is, or from the initial
-  /// weights. Both have gradients as moments
-  /// (rank_gradients.h).
+  /// weights. Both jobs are with_gradients_as_moments (rank_gradients.h).
   struct Training {
     /// The ranks without codes, on part `part` of the batch of each (num_parts). Returns what they have at the end.
     std::function<RankGradients(int part, const std::string& folder, std::int64_t until)> ranks;
