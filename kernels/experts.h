@@ -53,7 +53,8 @@
 // rank, and buffers of `rows` rows for each part:
 //
 // expert_slots
-//   choices → slots i32 [batch, seq, k], sources i32 [B, P, rows], numbers i32 [B, P, rows]
+//   choices (or some of their rows, [tokens, k]) → slots i32 like choices, sources i32 [B, P, rows], numbers i32 [B, P,
+//   rows]
 //
 //   In a block, choices take the rows of the part that has their expert (E / P neighbours), all first choices by
 //   position, then the second ones …: slot p · rows + r, or -1 where r would be `rows` or more, or the choice is -1.
@@ -164,11 +165,12 @@ inline TravelSizes travel_sizes(const Signature& s) {
   expect_operands(s, 4);
   const bool moves = s.op != Op::expert_slots;
   const Shape &of = s.operands[moves ? 1 : 0].shape, &sources = s.operands[2].shape;
-  CHECK(of.rank() == 3 && sources.rank() == 3, describe(s) + ": [batch, seq, k] and [blocks, parts, rows]");
+  CHECK((of.rank() == 3 || of.rank() == 2) && sources.rank() == 3,
+        describe(s) + ": [batch, seq, k], or of a part of the rows [tokens, k]; and [blocks, parts, rows]");
   TravelSizes sizes{.blocks = sources[0], .parts = sources[1], .rows = sources[2]};
   CHECK(of[0] % sizes.blocks == 0, describe(s) + ": blocks of samples");
-  sizes.tokens = of[0] / sizes.blocks * of[1];
-  sizes.k = of[2];
+  sizes.k = of[-1];
+  sizes.tokens = of.elements() / sizes.k / sizes.blocks;
   expect_shape(s, 1, DType::i32, of);
   expect_shape(s, 2, DType::i32, sources);
   if (!moves) {
@@ -179,7 +181,7 @@ inline TravelSizes travel_sizes(const Signature& s) {
   const std::size_t local = s.op == Op::dispatch ? 0 : 3, moved = 3 - local;
   const TensorDesc &x = s.operands[local], &rows = s.operands[moved];
   sizes.columns = rows.shape[-1];
-  sizes.by_choice = x.shape.rank() == 4;
+  sizes.by_choice = x.elements() == sizes.blocks * sizes.choices() * sizes.columns;
   CHECK(x.dtype == rows.dtype && x.shape[-1] == sizes.columns && x.elements() == sizes.local_rows() * sizes.columns &&
             rows.elements() == sources.elements() * sizes.columns,
         describe(s) + ": shapes do not fit");

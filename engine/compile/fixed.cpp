@@ -274,6 +274,7 @@ class Compilation {
   BuildOptions options_for(const BatchShape& batch, BuildOptions::Mode mode) const {
     BuildOptions options = build_options(job_, batch.micro * mesh_.group_size(kBatchAxes), mode);
     options.mesh = mesh_;
+    options.sequence_parallel = job_.strategy.tensor.sequence_parallel;
     return options;
   }
 

@@ -61,13 +61,17 @@ const Graph& ProfileCache::whole(std::int64_t micro) {
   });
 }
 
-const Graph& ProfileCache::shortened(std::int64_t micro, const Mesh& mesh) {
-  const int experts = mesh.size(Axis::expert);
-  const int context = experts > 1 ? mesh.size(Axis::context) : 1;  // where tokens travel there are buffers of each part
-  return shortened_.get({micro, experts, context}, [&] {
+const Graph& ProfileCache::shortened(std::int64_t micro, const Cutting& cutting) {
+  const int experts = cutting.mesh.size(Axis::expert);
+  // Where tokens travel there are buffers of each part of a sequence.
+  const int context = experts > 1 ? cutting.mesh.size(Axis::context) : 1;
+  const int tensor = experts > 1 && cutting.sequence_parallel ? cutting.mesh.size(Axis::tensor) : 1;
+  return shortened_.get({micro, experts, context, tensor}, [&] {
     BuildOptions options = build_options(loaded_.job, micro * experts, BuildOptions::Mode::train);
     options.mesh.set(Axis::expert, experts);
     options.mesh.set(Axis::context, context);
+    options.mesh.set(Axis::tensor, tensor);
+    options.sequence_parallel = tensor > 1;
     options.stand_ins = stand_ins_;
     Graph graph = read_graph(tree_, loaded_.job.model.with, options);
     freeze(loaded_, graph, BuildOptions::Mode::train);  // what finds nothing here has found something in the whole
@@ -121,7 +125,7 @@ std::unique_ptr<ProfileCache::Differentiated> ProfileCache::take_differentiated(
 
 Graph ProfileCache::differentiated(const Cutting& cutting, std::int64_t micro) {
   const Mesh& mesh = cutting.mesh;
-  Graph graph = shortened(micro, mesh);
+  Graph graph = shortened(micro, cutting);
   graph.mesh = mesh;
   if (mesh.size(Axis::expert) > 1)  // a batch axis, which experts work along
     for (ValueId input : graph.inputs) graph.value(input).spec.place(Axis::expert, Placement::shard(0));

@@ -64,9 +64,9 @@ class ProfileCache final : public cost::ProfileSource {
   }
   /// The model without an adapter.
   const Graph& whole(std::int64_t micro);
-  /// Without blocks that another stands for. Where `mesh` cuts experts, of all ranks that do, with what travels between
+  /// Without blocks that another stands for. Where experts are cut, of all ranks that do, with what travels between
   /// them.
-  const Graph& shortened(std::int64_t micro, const Mesh& mesh);
+  const Graph& shortened(std::int64_t micro, const Cutting& cutting);
 
   /// What is known of one cutting. One thread at a time works on it.
   struct Cut {
@@ -95,13 +95,14 @@ class ProfileCache final : public cost::ProfileSource {
   const LoadedJob& loaded_;
   const Hardware& hardware_;
   const yaml::Node tree_;
-  OnceMap<std::int64_t, Graph> whole_;                            // by micro-batch
-  OnceMap<std::tuple<std::int64_t, int, int>, Graph> shortened_;  // by micro-batch, expert and context degree
-  std::vector<std::string> pieces_;                               // nodes that begin them
-  std::vector<std::string> blocks_;                               // of each piece; empty: it is none
-  std::vector<int> stands_for_;                                   // of each piece (repeated.h)
-  std::map<std::string, std::string> stand_ins_;                  // the same of their blocks
-  std::vector<std::string> kept_;                                 // of `pieces_` those that no other stands for
+  OnceMap<std::int64_t, Graph> whole_;  // by micro-batch
+  OnceMap<std::tuple<std::int64_t, int, int, int>, Graph>
+      shortened_;                                 // by micro-batch; expert, context and tensor degree
+  std::vector<std::string> pieces_;               // nodes that begin them
+  std::vector<std::string> blocks_;               // of each piece; empty: it is none
+  std::vector<int> stands_for_;                   // of each piece (repeated.h)
+  std::map<std::string, std::string> stand_ins_;  // the same of their blocks
+  std::vector<std::string> kept_;                 // of `pieces_` those that no other stands for
   std::mutex mutex_;
   std::map<Cutting, Cut> by_cutting_;                         // under the mutex
   std::vector<std::unique_ptr<Differentiated>> last_graphs_;  // under the mutex; the newest comes last

@@ -121,11 +121,23 @@ std::vector<int> Domains::pipelines(int context, int tensor, Refusals& refusals)
   return result;
 }
 
+// Of the first degrees that are asked for, which says as much as any.
+bool Domains::cuts_rows(int expert, int tensor) const {
+  std::call_once(rows_asked_, [&] {
+    Candidate candidate;
+    candidate.mesh.set(Axis::expert, expert);
+    candidate.mesh.set(Axis::tensor, tensor);
+    candidate.sequence_parallel = true;
+    candidate.micro = 1;
+    cuts_rows_ = profiles_.profile(candidate) != nullptr;
+  });
+  return cuts_rows_;
+}
+
 std::vector<bool> Domains::sequences(int expert, int tensor) const {
   const bool asked = job_.strategy.tensor.sequence_parallel;
   if (tensor == 1) return {false};
-  if (expert > 1 && free_.sequence_parallel) return {false};
-  if (expert > 1 && asked) return {};
+  if (expert > 1 && free_.sequence_parallel) return {cuts_rows(expert, tensor)};
   return free_.sequence_parallel ? std::vector<bool>{false, true} : std::vector<bool>{asked};
 }
 

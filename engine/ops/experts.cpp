@@ -246,7 +246,9 @@ Placed shard_row_dots(const Graph& graph, const Node& node, Placing in) {
 
 /// Blocks are of samples, or of positions too, each by itself. What travels round a ring is no rank's own.
 const Placement kBlocks = Placement::shard(0);
-bool are_tokens(const Placement& one) { return one == kBlocks || (one.is_shard(1) && !one.travels()); }
+bool are_tokens(const Placement& one) {
+  return one == kBlocks || ((one.is_shard(1) || one.is_shard(Placement::kRows)) && !one.travels());
+}
 
 Placed shard_slots(const Graph&, const Node&, Placing in) {
   return are_tokens(in[0]) ? Placed(std::vector{in[0], kBlocks, kBlocks}) : Placed{};

@@ -71,7 +71,8 @@ Group group_of(const Shape& from, const Shape& to, int dim) {
 Placed shard_reshape(const Graph& graph, const Node& node, Placing in) {
   const Shape &from = input_shape(graph, node, 0), &to = graph.value(node.outputs[0]).shape();
   if (in[0].is_partial()) return all(node, in[0]);
-  if (in[0].dim == Placement::kRows) return from[-1] == to[-1] ? all(node, in[0]) : Placed{};
+  if (in[0].dim == Placement::kRows)  // a run of rows is one of shorter or of longer rows
+    return from[-1] % to[-1] == 0 || to[-1] % from[-1] == 0 ? all(node, in[0]) : Placed{};
   const Group group = group_of(from, to, in[0].dim);
   if (group.from_last - group.from_first == 1 && group.to_last - group.to_first == 1)
     return all(node, in[0].moved_to(group.to_first));

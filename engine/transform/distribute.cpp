@@ -49,7 +49,8 @@ void set_outputs(Graph& graph, const Node& node, Axis axis, const std::vector<Pl
     Spec& spec = graph.value(node.outputs[i]).spec;
     spec.place(axis, outputs[i]);
     // The blocks of tokens that travel to experts: the expert axis is the innermost.
-    if (axis != Axis::context || !outputs[i].is_shard(0)) continue;
+    if (!(axis == Axis::context || axis == Axis::tensor) || !outputs[i].is_shard(0) || !spec.is_cut(Axis::expert))
+      continue;
     const Placement travels = spec.on(Axis::expert);
     spec.place(Axis::expert, {});
     spec.place(Axis::expert, travels);
@@ -65,7 +66,7 @@ class Distribution {
   void run() {
     for (const GraphState& state : graph_.states)  // each rank sums its own tokens
       if (Value& value = graph_.value(state.value); value.name == kRouterSums)
-        for (Axis axis : graph_.mesh.active(kTokenAxes)) value.spec.place(axis, Placement::partial());
+        for (Axis axis : graph_.mesh.active(kTokenAxes | to_rows_)) value.spec.place(axis, Placement::partial());
     std::vector<Node> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (Node& node : nodes) {
@@ -109,6 +110,9 @@ class Distribution {
 
   // The rule's answer, once operands were redistributed so that it has one.
   Result settle(Node& node, Axis axis) {
+    // Rows of experts that the hidden layer is cut of travel back when they are summed, each on one of the ranks.
+    if (to_rows_.has(axis) && node.op == Op::all_to_all && on(node.inputs[0], axis).is_partial())
+      node.inputs[0] = sum(node.inputs[0], axis);
     if (Result result = propagate(graph_, node, axis)) return result;
     if (kBatchAxes.has(axis)) return std::nullopt;
     for (ValueId& input : node.inputs)  // a state has no writer: what ranks count is summed behind the step
@@ -153,6 +157,8 @@ class Distribution {
 
   ValueId sum(ValueId value, Axis axis) {
     const Node writer = graph_.nodes[writers_.at(value)];
+    if (to_rows_.has(axis) && writer.op == Op::expert_linear && integer(writer, "parts") > 1)
+      return summed_[value] = redistributed(writer, value, Op::reduce_scatter, axis, Placement::shard(0), 0);
     const bool rows = to_rows_.has(axis) && graph_.value(value).shape().rank() > 1;  // a vector has none
     if (rows) {
       const Shape local = graph_.local_shape(value);

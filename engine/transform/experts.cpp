@@ -20,7 +20,8 @@ class Placing {
         capacities_(training_ || options.mode == BuildOptions::Mode::evaluate),
         parts_(options.mesh.size(Axis::expert)),
         batch_ranks_(options.mesh.group_size(kBatchAxes)),
-        sequence_ranks_(options.mesh.group_size(kSequenceAxes)) {}
+        sequence_ranks_(
+            options.mesh.group_size(options.sequence_parallel ? kSequenceAxes | Axis::tensor : kSequenceAxes)) {}
 
   void run() {
     for (Node& node : std::exchange(graph_.nodes, {})) {
@@ -152,7 +153,7 @@ class Placing {
   /// mean. Outside of training nothing is left out. Two at least, by which the proof tells rows from columns.
   std::int64_t rows_of(const Node& node, const Shape& choices) const {
     const std::int64_t of_part = (shape(node.inputs[3])[0] + parts_ - 1) / parts_;
-    const std::int64_t samples = choices[0] / batch_ranks_, tokens = samples * (choices[1] / sequence_ranks_);
+    const std::int64_t samples = choices[0] / batch_ranks_, tokens = samples * choices[1] / sequence_ranks_;
     const std::int64_t most = std::max<std::int64_t>(2, tokens * std::min(choices[2], of_part));
     if (capacities_ && node.attributes.has("capacity"))
       return std::clamp<std::int64_t>(samples * of_part * node.attributes.integer("capacity"), 2, most);

@@ -34,7 +34,8 @@ struct BuildOptions {
   /// Dropout only in train. sample: no loss, the logits are the output. score: neither, but the statistics of every row
   /// of logits (cross_entropy_stats) as Graph::logits, from which the log-probability of its target follows.
   enum class Mode { train, evaluate, sample, score } mode = Mode::train;
-  Mesh mesh{};  ///< over whose expert axis experts are to be cut (strategies/expert)
+  Mesh mesh{};                     ///< over whose expert axis experts are to be cut (strategies/expert)
+  bool sequence_parallel = false;  ///< the ranks of the mesh's tensor axis are to have rows of their own between layers
   /// Groups that are left out, each with one before it whose values stand for its own.
   std::map<std::string, std::string> stand_ins{};
 };

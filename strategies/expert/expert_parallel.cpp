@@ -20,6 +20,11 @@
 // of dim values of b bytes: forward (n − 1) · rows · (2 · dim · b + 8), of which 8 are the number of an expert and its
 // weight; backward (n − 1) · rows · (2 · dim · b + 4).
 //
+// Ranks that have parts of the same sequences (strategies/context) send the tokens that they have: R blocks are those
+// of all token axes, and along the context axis gradients of the experts are Partial too. Under sequence parallelism
+// the ranks of a tensor axis send their own rows as well; what arrives is gathered over that axis for the experts,
+// whose hidden layer it cuts, and their sums are scattered over it before the way back.
+//
 // Departs from the papers: no token is rerouted; a token goes once for each of its choices, also where two of them are
 // on one rank; and the sums of the data axes need no 1 / n, because the loss is a sum over the tokens of all ranks.
 #include "strategies/expert/expert_parallel.h"
@@ -33,7 +38,7 @@ namespace trainer::strategies {
 namespace {
 
 // What does not go beside it, at the job's line.
-void check(const LoadedJob& loaded, const Mesh& mesh) {
+void check(const LoadedJob& loaded) {
   const auto fail = [&](std::string_view what) {
     throw JobError(
         {loaded.at("strategy.expert.degree", fmt::format("expert parallelism does not go with {}", what), "1")});
@@ -41,7 +46,6 @@ void check(const LoadedJob& loaded, const Mesh& mesh) {
   const StrategyJob& strategy = loaded.job.strategy;
   if (strategy.data.compression.kind != Compression::Kind::none && !record_of(strategy.data).shard_states)
     fail("compressed gradients where each rank has all states of the optimizer; with zero1 it does");
-  if (strategy.tensor.sequence_parallel && mesh.size(Axis::tensor) > 1) fail("strategy.tensor.sequence_parallel yet");
   if (record_of(strategy.data).averages) fail("local_sgd, whose ranks train apart");
 }
 
@@ -58,7 +62,7 @@ void cut_outermost(Spec& spec, Axis axis, const Placement& placement) {
 void expert_parallel(Graph& graph, const LoadedJob& loaded) {
   const std::int64_t ranks = graph.mesh.size(Axis::expert);
   if (ranks == 1) return;
-  check(loaded, graph.mesh);
+  check(loaded);
   bool any = false;
   for (const Node& node : graph.nodes) {
     if (node.op != Op::expert_linear) continue;

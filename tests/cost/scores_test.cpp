@@ -122,8 +122,10 @@ TEST_CASE("so are those of mixtures of experts, whose routers have states") {
       for (const int tensor : {1, 2})
         check_profiles(loaded, {{Axis::expert, expert}, {Axis::tensor, tensor}}, false, few, whole);
     if (loaded.job.model.with.contains("router_score"))  // neither losses nor capacities of whole samples
-      for (const int expert : {1, 4})
+      for (const int expert : {1, 4}) {
         check_profiles(loaded, {{Axis::expert, expert}, {Axis::context, 2}}, false, few, whole);
+        check_profiles(loaded, {{Axis::expert, expert}, {Axis::tensor, 2}}, true, few, whole);
+      }
     const Graph graph = whole_graph(loaded);
     const std::vector<int> like = stand_ins_of(graph, strategies::piece_begins(graph));
     CHECK(like == std::vector<int>{0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 10, 11, 12});

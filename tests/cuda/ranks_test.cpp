@@ -70,6 +70,7 @@ const std::vector<Case> kCases{
     {"mixture", 2, {"strategy={data: {kind: zero1}, expert: {degree: 2}}"}},
     {"mixture", 4, {"strategy={expert: {degree: 2}, context: {degree: 2, kind: ring}}"}},
     {"mixture", 4, {"strategy={data: {kind: fsdp}, expert: {degree: 2}, tensor: {degree: 2}}"}},
+    {"mixture", 4, {"strategy={expert: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}"}},
 };
 
 // The job of tokens with another graph.
@@ -84,9 +85,10 @@ nodes:
     block: Layer
     nodes:
       - {name: ln, op: rms_norm}
-      - {name: qkv, op: linear, out: 48, bias: false, init: {normal: 0.3}}
+      - {name: qkv, op: linear, parallel: column, out: 48, bias: false, init: {normal: 0.3}}
       - {name: attn, op: attention, heads: 2, causal: true}
-      - {name: mixed, op: add, input: [block.input, attn]}
+      - {name: proj, op: linear, parallel: row, out: 16, bias: false, init: {normal: 0.3}}
+      - {name: mixed, op: add, input: [block.input, proj]}
       - {name: norm, op: rms_norm}
       - {name: gate, op: router, experts: 4, top_k: 2, init: {normal: 0.5}}
       - {name: experts, op: experts, input: [norm, gate], hidden: 16, bound: 4.0, init: {normal: 0.3}}

@@ -241,9 +241,10 @@ TEST_CASE("choices take rows of their experts' parts in order, and rows go there
                                              {{3, 50}, 2, 4, 1, 2, 300, 5},
                                              {{2, 67}, 3, 8, 1, 8, 60, 130},
                                              {{4, 5}, 4, 4, 2, 4, 9, 64}})
-    for (const int none : {0, 3}) {
-      const Shape chosen{t.tokens[0], t.tokens[1], t.k}, buffers{t.blocks, t.parts, t.rows},
-          rows{t.blocks, t.parts, t.rows, t.columns};
+    for (const auto& [none, of_rows] : {std::pair(0, false), {3, false}, {3, true}}) {
+      const std::int64_t tokens = t.tokens[0] * t.tokens[1];
+      const Shape chosen = of_rows ? Shape{tokens, t.k} : Shape{t.tokens[0], t.tokens[1], t.k},
+                  buffers{t.blocks, t.parts, t.rows}, rows{t.blocks, t.parts, t.rows, t.columns};
       const Tensor choices = choices_of(chosen, t.experts, 21, none);
       const Attributes attributes{{"experts", t.experts}};
       hold(Op::expert_slots, attributes, {{DType::i32, choices}},
@@ -252,8 +253,9 @@ TEST_CASE("choices take rows of their experts' parts in order, and rows go there
           reference::run(Op::expert_slots, attributes, {choices}, {chosen, buffers, buffers});
       const Input slots{DType::i32, made[0]}, sources{DType::i32, made[1]};
       for (DType c : compute_dtypes())
-        for (const Shape& x :
-             {Shape{t.tokens[0], t.tokens[1], t.columns}, Shape{t.tokens[0], t.tokens[1], t.k, t.columns}}) {
+        for (const Shape& x : of_rows ? std::vector<Shape>{{tokens, t.columns}, {tokens * t.k, t.columns}}
+                                      : std::vector<Shape>{{t.tokens[0], t.tokens[1], t.columns},
+                                                           {t.tokens[0], t.tokens[1], t.k, t.columns}}) {
           hold(Op::dispatch, {}, {{c, normal_tensor(x, 22)}, slots, sources}, {{c, rows}});
           hold(Op::combine, {}, {{c, normal_tensor(rows, 23)}, slots, sources}, {{c, x, bound(c, 1), 8 * kEpsF32}});
         }

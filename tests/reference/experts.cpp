@@ -243,8 +243,9 @@ void expert_linear_grad_weight(const Call& call) {
 void expert_slots(const Call& call) {
   const Tensor& choices = call.in[0];
   Tensor &slots = call.out[0], &sources = call.out[1], &numbers = call.out[2];
-  const std::int64_t blocks = sources.shape[0], parts = sources.shape[1], rows = sources.shape[2], k = choices.shape[2],
-                     tokens = choices.size() / k / blocks, of_part = call.integer("experts", 0) / parts;
+  const std::int64_t blocks = sources.shape[0], parts = sources.shape[1], rows = sources.shape[2],
+                     k = choices.shape[-1], tokens = choices.size() / k / blocks,
+                     of_part = call.integer("experts", 0) / parts;
   for (std::int64_t i = 0; i < sources.size(); ++i) sources[i] = numbers[i] = -1;
   for (std::int64_t block = 0; block < blocks; ++block) {
     std::vector<std::int64_t> taken(static_cast<std::size_t>(parts), 0);
@@ -267,7 +268,7 @@ void expert_slots(const Call& call) {
 void dispatch(const Call& call) {
   const Tensor &x = call.in[0], &slots = call.in[1], &sources = call.in[2];
   const std::int64_t n = x.shape[-1], blocks = sources.shape[0], of_block = sources.size() / blocks,
-                     rows = x.size() / n / blocks, together = x.shape.rank() == 4 ? 1 : slots.shape[2];
+                     rows = x.size() / n / blocks, together = slots.size() / (x.size() / n);
   for (std::int64_t i = 0; i < sources.size(); ++i)
     for (std::int64_t column = 0; column < n; ++column) {
       const std::int64_t row = i / of_block * rows + static_cast<std::int64_t>(sources[i]) / together;
@@ -278,7 +279,7 @@ void dispatch(const Call& call) {
 void combine(const Call& call) {
   const Tensor &rows = call.in[0], &slots = call.in[1];
   Tensor& y = call.out[0];
-  const std::int64_t n = y.shape[-1], blocks = call.in[2].shape[0], together = y.shape.rank() == 4 ? 1 : slots.shape[2],
+  const std::int64_t n = y.shape[-1], blocks = call.in[2].shape[0], together = slots.size() / (y.size() / n),
                      of_block = slots.size() / blocks;
   for (std::int64_t i = 0; i < slots.size(); ++i)
     for (std::int64_t column = 0; slots[i] >= 0 && column < n; ++column)

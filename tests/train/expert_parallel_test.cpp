@@ -195,6 +195,7 @@ TEST_CASE("what ranks have no room for is left out, counted and found by verify,
   // With 2 rows for each of 2 parts, the fewest, 4 of the choices of each rank stay, wherever its tokens are from.
   const Overrides fewest{"model.with.bound=0.001", "train.steps=3"};
   for (const char* strategy : {"{data: ddp, expert: {degree: 2}}", "{expert: {degree: 2}, context: {degree: 2}}",
+                               "{expert: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}",
                                "{expert: {degree: 2}, context: {degree: 2, kind: ring}}"}) {
     CAPTURE(strategy);
     const Trained of = run(from_the_start(jobs.job("fewest", on(4, strategy, fewest))));
@@ -359,8 +360,8 @@ TEST_CASE("what does not go beside expert parallelism is told at its line") {
   };
   says(both(beside("data: ddp, context: {degree: 2}"), {"model.with.aux=0.01"}), "of whole samples");
   says(both(beside("data: ddp, context: {degree: 2}"), {"model.with.capacity=1.5"}), "of whole samples");
-  says(beside("data: ddp, tensor: {degree: 2, sequence_parallel: true}"), "strategy.expert.degree");
-  says(beside("data: ddp, tensor: {degree: 2, sequence_parallel: true}"), "sequence_parallel");
+  says(both(beside("data: ddp, tensor: {degree: 2, sequence_parallel: true}"), {"model.with.aux=0.01"}),
+       "of whole samples");
   says(beside("data: {kind: ddp, compression: int8}"), "compression");
   says(beside("data: {kind: local_sgd}"), "local_sgd");
   says(on(3, "{data: ddp, expert: {degree: 3}}", {"train.batch.global=9"}), "degrees that work: 1, 2, 4");

@@ -164,14 +164,15 @@ class Assembly {
 
   // What the log says of routers: of all ranks and stages.
   void report_routers(const GraphMemory& memory) {
-    if (state_named(*memory.graph, kRouterSums) == kNone) return;
+    const ValueId state = state_named(*memory.graph, kRouterSums);
+    if (state == kNone) return;
     const Spec sums(DType::f64, Shape{2});
     const Region all = emit_.whole(emit_.buffer("routers", Category::activations, 2 * size_of(DType::f64)));
     if (const auto own = state_region(memory, kRouterSums))
       emit_.copy("routers", DType::f64, *own, all);
     else
       emit_.zero("routers", all);
-    emit_.all_reduce("routers", DType::f64, data_and_pipeline(), all);
+    emit_.all_reduce("routers", DType::f64, data_and_pipeline() | memory.graph->value(state).spec.partial, all);
     emit_.issue(Stream::copy, CopyOut{emit_.field("routers", Field::Kind::result, sums), 0, {all}});
   }
 

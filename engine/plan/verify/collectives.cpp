@@ -161,7 +161,7 @@ bool Flow::turns_slices(const Collective& collective, const Facts& facts) const 
   const Axes group = plan_.mesh.active(collective.axes);
   Axes rows;
   for (Axis axis : kAxes)
-    if (active(axis) && !group.has(axis) && axis != Axis::context && facts.on(axis).placement.is_shard(0))
+    if (active(axis) && !group.has(axis) && kBatchAxes.has(axis) && facts.on(axis).placement.is_shard(0))
       rows = rows | axis;
   const bool inside = rows.empty() || std::bit_width(rows.mask) <= std::countr_zero(group.mask);
   const std::int64_t slice = collective.input.region.bytes / plan_.mesh.group_size(group);
