@@ -121,17 +121,14 @@ std::vector<int> Domains::pipelines(int context, int tensor, Refusals& refusals)
   return result;
 }
 
-// Of the first degrees that are asked for, which says as much as any.
+// Whether the model can be cut so: routers with losses or capacities are of whole samples, and rows have to divide.
 bool Domains::cuts_rows(int expert, int tensor) const {
-  std::call_once(rows_asked_, [&] {
-    Candidate candidate;
-    candidate.mesh.set(Axis::expert, expert);
-    candidate.mesh.set(Axis::tensor, tensor);
-    candidate.sequence_parallel = true;
-    candidate.micro = 1;
-    cuts_rows_ = profiles_.profile(candidate) != nullptr;
-  });
-  return cuts_rows_;
+  Candidate candidate;
+  candidate.mesh.set(Axis::expert, expert);
+  candidate.mesh.set(Axis::tensor, tensor);
+  candidate.sequence_parallel = true;
+  candidate.micro = job_.train.batch.micro.value_or(1);
+  return profiles_.profile(candidate) != nullptr;
 }
 
 std::vector<bool> Domains::sequences(int expert, int tensor) const {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -43,7 +42,7 @@ class Domains {
   /// Of as many ranks as `context` and `tensor` leave.
   std::vector<int> pipelines(int context, int tensor, Refusals& refusals) const;
   /// Whether sequence parallelism is looked at, and whether anything else is. With experts over ranks nothing else, if
-  /// the model's routers allow it: it sends each token from one of the ranks of the tensor axis instead of from all.
+  /// the model can be cut so: it sends each token from one of the ranks of the tensor axis instead of from all.
   std::vector<bool> sequences(int expert, int tensor) const;
   /// Samples of a micro-batch that divide a rank's under some number of stages, ascending.
   std::vector<std::int64_t> micros(int context, int tensor, const std::vector<int>& stages, Refusals& refusals) const;
@@ -69,8 +68,6 @@ class Domains {
   const Job& job_;
   const FreeParts& free_;
   ProfileSource& profiles_;
-  mutable std::once_flag rows_asked_;
-  mutable bool cuts_rows_ = false;
 };
 
 }  // namespace trainer::cost

@@ -66,13 +66,23 @@ Group group_of(const Shape& from, const Shape& to, int dim) {
   }
 }
 
+/// Whether a rank's run of rows is one of shorter rows, or of longer ones of which each rank has as many. Rows are cut
+/// along the tensor axis.
+bool runs_stay_rows(const Graph& graph, const Node& node) {
+  const Shape &from = input_shape(graph, node, 0), &to = graph.value(node.outputs[0]).shape();
+  if (from[-1] % to[-1] == 0) return true;
+  std::int64_t ranks = graph.mesh.size(Axis::tensor);
+  for (const Cut& cut : graph.value(node.inputs[0]).spec.cuts())
+    if (cut.axis != Axis::tensor) ranks *= graph.mesh.size(cut.axis);
+  return to[-1] % from[-1] == 0 && to.elements() / to[-1] % ranks == 0;
+}
+
 /// A cut of a dim is one of the elements of its group, in so many pieces; and so one of a dim of `to`, where each dim
 /// before it has an index for each piece.
 Placed shard_reshape(const Graph& graph, const Node& node, Placing in) {
   const Shape &from = input_shape(graph, node, 0), &to = graph.value(node.outputs[0]).shape();
   if (in[0].is_partial()) return all(node, in[0]);
-  if (in[0].dim == Placement::kRows)  // a run of rows is one of shorter or of longer rows
-    return from[-1] % to[-1] == 0 || to[-1] % from[-1] == 0 ? all(node, in[0]) : Placed{};
+  if (in[0].dim == Placement::kRows) return runs_stay_rows(graph, node) ? all(node, in[0]) : Placed{};
   const Group group = group_of(from, to, in[0].dim);
   if (group.from_last - group.from_first == 1 && group.to_last - group.to_first == 1)
     return all(node, in[0].moved_to(group.to_first));

@@ -256,7 +256,7 @@ class Placing {
   Graph& graph_;
   const bool training_, capacities_;
   const std::int64_t parts_, batch_ranks_, sequence_ranks_;  ///< of the experts; ranks with samples of their own, and
-                                                             ///< with parts of each
+                                                             ///< with parts of these, or rows
   std::vector<Node> waiting_;
   std::map<ValueId, ValueId> logits_;  ///< of a router, by its choices
 };

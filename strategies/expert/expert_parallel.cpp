@@ -12,9 +12,6 @@
 //   rows to the experts, [R, n, rows]  Shard(0) → (1)     by an all-to-all (engine/ops/experts.cpp), whose gradient is
 //   rows from them                     Shard(1) → (0)     the way back
 //
-// Ranks that have parts of the same sequences (strategies/context) send the tokens that they have: R blocks are those
-// of all token axes, and along the context axis gradients of the experts are Partial too.
-//
 // A rank sends each rank `rows` rows, filled or not: with capacities as many as its samples' experts may take, and
 // without `bound` times the mean of T · k / n for T tokens with k choices. Bytes that it sends for a layer, with rows
 // of dim values of b bytes: forward (n − 1) · rows · (2 · dim · b + 8), of which 8 are the number of an expert and its

@@ -348,6 +348,25 @@ TEST_CASE("plans with experts' gradients summed over the wrong axis, or parts ex
   }
 }
 
+// Of a micro-batch's rows, one for each sample, each rank of the tensor axis needs as many.
+TEST_CASE("rows that a reshape makes longer stay cut where they divide, and are refused where not") {
+  const Jobs jobs;
+  std::string text = kGraph;
+  const std::string line = "  - repeat: 4\n";
+  text.insert(text.find(line),
+              "  - {name: first, op: rms_norm}\n"
+              "  - {name: samples, op: reshape, shape: [batch, 128]}\n"
+              "  - {name: scaled, op: rms_norm}\n"
+              "  - {name: again, op: reshape, shape: [batch, seq, 16]}\n");
+  const Overrides model{"model={graph: " + jobs.write("reshaped.yaml", text) + "}"};
+  const auto mistake = [&](const std::string& strategy, const char* micro) {
+    return jobs.mistake(both(on(4, strategy, {std::string("train.batch.micro=") + micro}), model));
+  };
+  const std::string rows = "{tensor: {degree: 4, sequence_parallel: true}}";
+  CHECK(mistake(rows, "4").empty());
+  CHECK(mistake(rows, "2").find("reshape cannot work on operands that lie so") != std::string::npos);
+}
+
 TEST_CASE("what does not go beside expert parallelism is told at its line") {
   const Jobs jobs;
   const auto says = [&](const Overrides& overrides, const std::string& what) {

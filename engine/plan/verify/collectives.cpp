@@ -155,8 +155,8 @@ bool Flow::in_order(const Collective& collective, const Facts& facts) const {
 }
 
 // Whether what an all_to_all turns, [1, n, …] into [n, 1, …] or back, are all n slices of a rank: what other axes cut
-// of dim 0 lies around them, the context axis too (transform/distribute.cpp cuts along the experts' last). Its reader's
-// shape says of how many bytes a slice is, as its maker's did.
+// of dim 0 lies around them, the context and tensor axes too (transform/distribute.cpp cuts along the experts' last).
+// Its reader's shape says of how many bytes a slice is, as its maker's did.
 bool Flow::turns_slices(const Collective& collective, const Facts& facts) const {
   const Axes group = plan_.mesh.active(collective.axes);
   Axes rows;
