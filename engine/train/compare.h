@@ -19,7 +19,9 @@
 //   losses, relative         2 (√d e(t) + (1 + √(d/n)) u' + √(d/n) (q + c(t − 1)))
 //   gradient norms, relative 2 √d (e(t) + u' + q) + c(t)
 //   sums                     2 √d (e(t) + u' + q): of ranks that send codes, the norm of what their gradients before
-//                            any code make together, less the gradient of one rank, over the norm of that
+//                            any code make together, less the gradient of one rank, over the norm of that. Of routers
+//                            in 16 bits the difference of the norms: a choice that rounding decides changes all of a
+//                            token's gradient
 //   weights, root mean square of the difference
 //   over the way Σlr that they went
 //                            2 rms(min(1, E s/(r + ε))) + 2 T u rms(w)/Σlr  for adam, adamw, lion, whose updates

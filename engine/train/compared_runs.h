@@ -8,6 +8,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/train/compare.h"
+#include "engine/train/serial_steps.h"
 
 namespace trainer {
 
@@ -23,7 +24,7 @@ struct Told {
 struct Ended : Told {
   CompiledJob compiled;
   checkpoint::Checkpoint checkpoint;
-  std::vector<double> apart{};  // SerialSteps::apart
+  std::vector<SerialSteps::Apart> apart{};  // of ranks that send codes
 };
 
 Ended run_job(const LoadedJob& loaded, const std::string& folder, std::int64_t steps, const Compiler& compile);

@@ -168,16 +168,18 @@ SerialSteps::Values SerialSteps::reduced(UnitValues& of) const {
 std::vector<SerialSteps::Values> SerialSteps::reduced_and_compared() {
   const Checkpoint one = newest_checkpoint(folder_of_one());
   std::vector<Values> gradients;
-  double difference = 0, size = 0;
+  double difference = 0, size = 0, sum = 0;
   for (UnitValues& of : units_) {
     Values exact = exact_sum(of);
     const Values truth = of.local.flat([&](const std::string& name) { return tensor_values(one, name + ".exp_avg"); });
     size += of.local.squares(truth);
+    sum += of.local.squares(exact);
     for (std::size_t i = 0; i < exact.size(); ++i) exact[i] -= truth[i];
     difference += of.local.squares(exact);
     gradients.push_back(reduced(of));
   }
-  apart_.push_back(difference == 0 ? 0 : std::sqrt(difference / size));
+  apart_.push_back(
+      {difference == 0 ? 0 : std::sqrt(difference / size), sum == size ? 0 : std::fabs(std::sqrt(sum / size) - 1)});
   return gradients;
 }
 

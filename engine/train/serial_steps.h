@@ -50,8 +50,12 @@ class SerialSteps {
   checkpoint::Checkpoint run(const checkpoint::Checkpoint& initial, std::int64_t steps);
   /// Of the summed gradients, step by step, before clipping.
   const std::vector<double>& norms() const { return norms_; }
-  /// How far the sum of what all ranks have is from the gradient of one rank, step by step, by the latter's norm.
-  const std::vector<double>& apart() const { return apart_; }
+  /// How far the sum of what all ranks have is from the gradient of one rank, by the latter's norm.
+  struct Apart {
+    double sums = 0, norms = 0;  ///< norm of the difference; difference of the norms
+  };
+  /// Step by step.
+  const std::vector<Apart>& apart() const { return apart_; }
 
  private:
   using Values = std::vector<double>;
@@ -83,7 +87,8 @@ class SerialSteps {
   TensorValues frozen_;                   // weights as they are sent, where those are codes
   std::vector<UnitValues> units_;         // the trained ones
   std::vector<RankGradients> gradients_;  // of the last step, part by part
-  std::vector<double> norms_, apart_;
+  std::vector<double> norms_;
+  std::vector<Apart> apart_;
 };
 
 }  // namespace trainer

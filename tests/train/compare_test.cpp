@@ -275,6 +275,12 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
       // Experts are cut, and all else is alike, along the axis of experts.
       {"mixture", 4, "{kind: zero3, gather: int8, reduce_dtype: int8}", {}, ", expert: {degree: 2}"},
       {"mixture", 4, "{kind: zero1, compression: int8}", {}, ", expert: {degree: 2}"},
+      {"mixture", 2, "{kind: fsdp, reduce_dtype: int8}", {"precision.compute=bf16"}, ", expert: {degree: 2}", 0.05},
+      {"mixture",
+       8,
+       "{kind: zero2, reduce_dtype: int8}",
+       {},
+       ", expert: {degree: 2}, context: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}"},
       {"mixture", 4, "{kind: zero1, compression: bf16}", {}, ", expert: {degree: 2}, context: {degree: 2}"},
       {"mixture", 4, "{kind: zero2, reduce_dtype: int8}", {"train.batch.micro=1"}, ", expert: {degree: 4}"},
       {"mixture", 4, "{kind: ddp, compression: int8}", {"model.with.balance=bias", "model.with.rate=0.05"}},
@@ -320,7 +326,7 @@ TEST_CASE("codes of gradients and weights hold the bounds of verify against a se
     CHECK(comparison.steps == 5);
     check_holds(comparison);
     CHECK(quantity(comparison, "gradients").bound < one.most_bound);
-    CHECK(quantity(comparison, "sums").bound < 0.02);
+    CHECK(quantity(comparison, "sums").bound < 0.025);
     const CompiledJob plan = compiled(ranks);
     const bool shares =
         std::ranges::any_of(plan.plan.roles.front().units, [](const Unit& unit) { return !unit.stages.empty(); });
