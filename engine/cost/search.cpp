@@ -473,21 +473,10 @@ class Enumeration {
       if (numbers(a) != numbers(b)) return numbers(a) < numbers(b);
       return !a.misses && complexity(scored[a.index].candidate) < complexity(scored[b.index].candidate);
     });
-    for (std::size_t i = 0; i < keys.size(); ++i) put_in_place(scored, keys, i);
-  }
-
-  // Moves all of the cycle of places that `at` is in.
-  template <typename Keys>
-  static void put_in_place(std::vector<Scored>& scored, Keys& keys, std::size_t at) {
-    if (keys[at].index == at) return;
-    Scored first = std::move(scored[at]);
-    std::size_t to = at;
-    for (std::size_t from = keys[to].index; from != at; to = from, from = keys[to].index) {
-      scored[to] = std::move(scored[from]);
-      keys[to].index = to;
-    }
-    scored[to] = std::move(first);
-    keys[to].index = to;
+    std::vector<Scored> ordered;
+    ordered.reserve(scored.size());
+    for (const Key& key : keys) ordered.push_back(std::move(scored[key.index]));
+    scored = std::move(ordered);
   }
 
   static constexpr int kMostMicroBatches = 4096;

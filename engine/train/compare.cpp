@@ -13,6 +13,7 @@
 #include "engine/core/check.h"
 #include "engine/core/file.h"
 #include "engine/core/muon.h"
+#include "engine/core/op_record.h"
 #include "engine/job/data_strategies.h"
 #include "engine/plan/update_operands.h"
 #include "engine/train/compared_runs.h"
@@ -373,13 +374,16 @@ LoadedJob quiet(LoadedJob loaded) {
   return loaded;
 }
 
+template <typename Is>
+bool has_signature(const CompiledJob& compiled, const Is& is) {
+  return std::ranges::any_of(compiled.plan.roles,
+                             [&](const Role& role) { return std::ranges::any_of(role.signatures, is); });
+}
+
 // Where scores are within a rounding of each other, ranks may choose another expert than one rank.
 bool routes_in_16_bits(const CompiledJob& compiled) {
-  return std::ranges::any_of(compiled.plan.roles, [](const Role& role) {
-    return std::ranges::any_of(role.signatures, [](const Signature& one) {
-      return one.op == Op::route && one.operands.front().dtype != DType::f32;
-    });
-  });
+  return has_signature(
+      compiled, [](const Signature& one) { return one.op == Op::route && one.operands.front().dtype != DType::f32; });
 }
 
 // What is simulated part by part has equal parts of targets, and parameters that checkpoints have as they are.
@@ -389,14 +393,15 @@ void check_simulated(const LoadedJob& loaded, const Compiler& compile) {
                               "checkpoints do not hold the base of an adapter, and verify takes from them the weights "
                               "that it simulates as codes",
                               "exact")});
-  const bool apart = record_of(loaded.job.strategy.data).averages,
-             in_parts = !apart && SerialSteps::sends_micro_batches(loaded.job) &&
+  const bool apart = record_of(loaded.job.strategy.data).averages, rows = loaded.job.data.is_rows(),
+             of_file = !loaded.job.strategy.pipeline.schedule_file.empty();
+  const bool in_parts = (rows || of_file) && !apart && SerialSteps::sends_micro_batches(loaded.job) &&
                         SerialSteps::num_parts(loaded.job, compile(loaded)) > 1;
-  if (loaded.job.data.is_rows() && (apart || in_parts))
+  if (rows && (apart || in_parts))
     throw JobError({loaded.at("data.format",
                               "rows have unequal numbers of targets, and verify simulates ranks that train apart, or "
                               "send the gradient of each micro-batch as codes, with equal numbers")});
-  if (!loaded.job.strategy.pipeline.schedule_file.empty() && in_parts)
+  if (of_file && in_parts)
     throw JobError({loaded.at("strategy.pipeline.schedule",
                               "verify simulates the codes of each micro-batch by a step of one, which a schedule of a "
                               "file is not for",
@@ -429,13 +434,10 @@ LoadedJob on_threads(const LoadedJob& loaded, const Compiler& compile) {
 
 std::int64_t micro_of_one_rank(const LoadedJob& ranks, const CompiledJob& compiled) {
   const auto joins_statistics = [](const Signature& one) {
-    return one.op == Op::batch_norm_apply && !(one.attributes.has("own") && one.attributes.flag("own"));
+    return one.op == Op::batch_norm_apply && !flag(one, "own");
   };
   const BatchShape& batch = compiled.batch;
-  if (batch.data_ranks == 1 || std::ranges::none_of(compiled.plan.roles, [&](const Role& role) {
-        return std::ranges::any_of(role.signatures, joins_statistics);
-      }))
-    return batch.micro;
+  if (batch.data_ranks == 1 || !has_signature(compiled, joins_statistics)) return batch.micro;
   if (batch.micro_batches > 1)
     throw JobError({ranks.at("train.batch.micro",
                              "batch norms with sync: true take the statistics of a micro-batch of every rank, and one "

@@ -47,8 +47,7 @@ CompiledJob plan_of_share(CompiledJob compiled, TrainOptions::Share share) {
         const Signature& signature = role.signatures[static_cast<std::size_t>(launch->signature)];
         if (!has(signature.op, Trait::random)) continue;
         const Shape& shape = signature.operands.front().shape;
-        const std::int64_t sample =
-            signature.attributes.has("sample") ? signature.attributes.integer("sample") : shape.elements() / shape[0];
+        const std::int64_t sample = given_integer(signature, "sample").value_or(shape.elements() / shape[0]);
         for (const Axis axis : kBatchAxes) launch->origin.along(axis) *= share.of;
         launch->origin.base += share.index * samples * sample;
       }

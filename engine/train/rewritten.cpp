@@ -11,10 +11,23 @@ namespace trainer {
 using checkpoint::Checkpoint;
 using checkpoint::TensorInfo;
 
+namespace {
+
+std::vector<std::byte> bytes_for(const TensorInfo& tensor) {
+  return std::vector<std::byte>(static_cast<std::size_t>(tensor.shape.elements() * size_of(tensor.dtype)));
+}
+
+std::vector<std::byte> bytes_of(const checkpoint::TensorStore& tensors, const TensorInfo& tensor) {
+  std::vector<std::byte> bytes = bytes_for(tensor);
+  tensors.read(tensor.name, 0, tensor.shape.elements(), bytes.data());
+  return bytes;
+}
+
+}  // namespace
+
 std::vector<double> values_of(const checkpoint::TensorStore& tensors, const TensorInfo& tensor) {
   const std::int64_t elements = tensor.shape.elements();
-  std::vector<std::byte> bytes(static_cast<std::size_t>(elements * size_of(tensor.dtype)));
-  tensors.read(tensor.name, 0, elements, bytes.data());
+  const std::vector<std::byte> bytes = bytes_of(tensors, tensor);
   std::vector<float> values(static_cast<std::size_t>(elements));
   to_f32(tensor.dtype, bytes.data(), elements, values.data());
   return {values.begin(), values.end()};
@@ -35,16 +48,13 @@ std::unique_ptr<checkpoint::FileWriter> Rewritten::begin() {
 }
 
 void Rewritten::keep(const Entry& entry) {
-  const std::int64_t elements = entry.tensor.shape.elements();
-  std::vector<std::byte> bytes(static_cast<std::size_t>(elements * size_of(entry.tensor.dtype)));
-  old_.tensors.read(entry.tensor.name, 0, elements, bytes.data());
-  writer_->write(entry, bytes.data(), elements);
+  writer_->write(entry, bytes_of(old_.tensors, entry.tensor).data(), entry.tensor.shape.elements());
 }
 
 void Rewritten::replace(const Entry& entry, const std::vector<double>& values) {
   const std::int64_t elements = entry.tensor.shape.elements();
   const std::vector<float> rounded(values.begin(), values.end());
-  std::vector<std::byte> bytes(static_cast<std::size_t>(elements * size_of(entry.tensor.dtype)));
+  std::vector<std::byte> bytes = bytes_for(entry.tensor);
   from_f32(rounded.data(), elements, entry.tensor.dtype, bytes.data());
   writer_->write(entry, bytes.data(), elements);
 }

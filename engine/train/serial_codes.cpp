@@ -28,10 +28,6 @@ Doubles largest_of(const Doubles& values, std::size_t k) {
   return result;
 }
 
-void add_to(Doubles& sum, const Doubles& values) {
-  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
-}
-
 // Adds to the values what was not sent before, and keeps what `send` leaves of that.
 template <typename Send>
 Doubles sent_with_feedback(const Doubles& values, Doubles& residual, const Send& send) {
@@ -43,6 +39,10 @@ Doubles sent_with_feedback(const Doubles& values, Doubles& residual, const Send&
 }
 
 }  // namespace
+
+void add_to(std::vector<double>& sum, const std::vector<double>& values) {
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
+}
 
 std::vector<double> rounded_to(DType dtype, const std::vector<double>& values) {
   const std::vector<float> from(values.begin(), values.end());

@@ -10,6 +10,9 @@
 
 namespace trainer {
 
+/// Adds values, element by element. REQUIRES: as many as `sum` has.
+void add_to(std::vector<double>& sum, const std::vector<double>& values);
+
 /// Rounded to the nearest of a dtype.
 std::vector<double> rounded_to(DType dtype, const std::vector<double>& values);
 

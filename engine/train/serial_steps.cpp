@@ -23,10 +23,6 @@ std::vector<double> tensor_values(const checkpoint::Checkpoint& of, const std::s
   return values_of(of.tensors, *info);
 }
 
-void add_to(std::vector<double>& sum, const std::vector<double>& values) {
-  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
-}
-
 }  // namespace
 
 SerialSteps::SerialSteps(const Job& job, const CompiledJob& ranks, std::string folder, Training training)
@@ -55,10 +51,10 @@ int SerialSteps::num_parts(const Job& job, const CompiledJob& ranks) {
 
 Checkpoint SerialSteps::run(const Checkpoint& initial, std::int64_t steps) {
   begin(initial);
-  train_to(0, false);
+  train_to(0);
   for (std::int64_t step = 0; step < steps; ++step) {
-    train_to(step + 1, true);
-    std::vector<Values> gradients = reduced_and_compared();
+    train_to(step + 1);
+    std::vector<Values> gradients = summed_and_compared();
     double squares = 0;
     for (std::size_t i = 0; i < units_.size(); ++i) squares += units_[i].local.squares(gradients[i]);
     norms_.push_back(std::sqrt(squares));
@@ -94,7 +90,7 @@ SerialSteps::Values SerialSteps::sent(const Unit& unit, const Values& weights) c
   return as_int8(rounded_to(compute, weights), static_cast<std::size_t>(slices));
 }
 
-// What a model keeps besides weights, as running statistics, as the one rank has it.
+// The model's states, such as running statistics, are those of the one rank.
 void SerialSteps::put_states(TensorValues& into) const {
   const Checkpoint one = newest_checkpoint(folder_of_one());
   for (const Role& role : ranks_.plan.roles)
@@ -102,16 +98,23 @@ void SerialSteps::put_states(TensorValues& into) const {
       if (state.initial) into[state.name] = tensor_values(one, state.name);
 }
 
-// `again`: with the weights as they are sent, and moments of zero.
-void SerialSteps::train_to(std::int64_t step, bool again) {
-  TensorValues next = frozen_;
-  if (again) put_states(next);
+// What a step starts from: the weights as they are sent, and moments of zero.
+TensorValues SerialSteps::start_of_step() const {
+  TensorValues start = frozen_;
+  put_states(start);
   for (const UnitValues& of : units_) {
-    of.local.put(sent(of.local.unit(), of.weights.master), "", next);
-    for (const char* moment : {".exp_avg", ".exp_avg_sq"}) of.local.put(Values(of.weights.master.size()), moment, next);
+    of.local.put(sent(of.local.unit(), of.weights.master), "", start);
+    for (const char* moment : {".exp_avg", ".exp_avg_sq"})
+      of.local.put(Values(of.weights.master.size()), moment, start);
   }
+  return start;
+}
+
+// Step 0 makes the checkpoints that the first step starts from.
+void SerialSteps::train_to(std::int64_t step) {
+  const TensorValues start = step > 0 ? start_of_step() : TensorValues{};
   const auto go_on = [&](const std::string& folder) {
-    if (again) rewrite(folder, newest_checkpoint(folder), next);
+    if (step > 0) rewrite(folder, newest_checkpoint(folder), start);
     return folder;
   };
   gradients_.clear();
@@ -132,51 +135,42 @@ SerialSteps::Values SerialSteps::gradient_of(const LocalUnit& local, int part, i
   return gradient;
 }
 
-SerialSteps::Values SerialSteps::exact_sum(const UnitValues& of) const {
-  Values sum(of.local.elements());
-  for (const std::int32_t stage : of.local.stages())
-    for (const int rank : of.local.ranks(stage))
-      for (int part = 0; part < num_parts_; ++part) add_to(sum, gradient_of(of.local, part, rank));
-  return sum;
-}
-
 // Stages that share a unit sum what each of them has reduced.
-SerialSteps::Values SerialSteps::reduced(UnitValues& of) const {
+SerialSteps::Sums SerialSteps::sums_of(UnitValues& of) const {
   const Unit& unit = of.local.unit();
-  const Mesh& mesh = ranks_.plan.mesh;
-  const auto slices = static_cast<std::size_t>(mesh.group_size(unit.slice_axes()));
-  Values sum(of.local.elements());
+  const auto slices = static_cast<std::size_t>(ranks_.plan.mesh.group_size(unit.slice_axes()));
+  const bool codes = resolved(job_).int8_reductions && slices > 1;
+  Sums sums{Values(of.local.elements()), Values(of.local.elements())};
   for (std::size_t i = 0; const std::int32_t stage : of.local.stages()) {
-    const std::vector<int> ranks = of.local.ranks(stage);
-    CompressedSums& compressed = of.sums[i++];
-    if (job_.strategy.data.compression.kind != Compression::Kind::none && ranks.size() > 1) {
-      CHECK(!unit.sharded() || slices == ranks.size(), "compressed gradients are summed once");
-      std::vector<Values> gradients;
-      for (const int rank : ranks) gradients.push_back(gradient_of(of.local, 0, rank));
-      add_to(sum, compressed.sum(gradients, unit.sharded()));
-      continue;
-    }
-    for (const int rank : ranks)
+    std::vector<Values> gradients;
+    for (const int rank : of.local.ranks(stage))
       for (int part = 0; part < num_parts_; ++part) {
-        const Values gradient = gradient_of(of.local, part, rank);
-        add_to(sum, resolved(job_).int8_reductions && slices > 1 ? as_int8(gradient, slices) : gradient);
+        gradients.push_back(gradient_of(of.local, part, rank));
+        add_to(sums.exact, gradients.back());
       }
+    CompressedSums& compressed = of.sums[i++];
+    if (job_.strategy.data.compression.kind != Compression::Kind::none && gradients.size() > 1) {
+      CHECK(!unit.sharded() || slices == gradients.size(), "compressed gradients are summed once");
+      add_to(sums.sent, compressed.sum(gradients, unit.sharded()));
+    } else {
+      for (const Values& gradient : gradients) add_to(sums.sent, codes ? as_int8(gradient, slices) : gradient);
+    }
   }
-  return sum;
+  return sums;
 }
 
-std::vector<SerialSteps::Values> SerialSteps::reduced_and_compared() {
+std::vector<SerialSteps::Values> SerialSteps::summed_and_compared() {
   const Checkpoint one = newest_checkpoint(folder_of_one());
   std::vector<Values> gradients;
   double difference = 0, size = 0, sum = 0;
   for (UnitValues& of : units_) {
-    Values exact = exact_sum(of);
+    auto [exact, sent] = sums_of(of);
     const Values truth = of.local.flat([&](const std::string& name) { return tensor_values(one, name + ".exp_avg"); });
     size += of.local.squares(truth);
     sum += of.local.squares(exact);
     for (std::size_t i = 0; i < exact.size(); ++i) exact[i] -= truth[i];
     difference += of.local.squares(exact);
-    gradients.push_back(reduced(of));
+    gradients.push_back(std::move(sent));
   }
   apart_.push_back(
       {difference == 0 ? 0 : std::sqrt(difference / size), sum == size ? 0 : std::fabs(std::sqrt(sum / size) - 1)});

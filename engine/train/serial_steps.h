@@ -66,14 +66,18 @@ class SerialSteps {
     std::vector<CompressedSums> sums;  // of gradients, stage by stage
   };
 
+  struct Sums {
+    Values exact, sent;  // of gradients, before any code and as they are sent
+  };
+
   void begin(const checkpoint::Checkpoint& initial);
   Values sent(const Unit& unit, const Values& weights) const;
   void put_states(TensorValues& into) const;
-  void train_to(std::int64_t step, bool again);
+  TensorValues start_of_step() const;
+  void train_to(std::int64_t step);
   Values gradient_of(const LocalUnit& local, int part, int rank) const;
-  Values exact_sum(const UnitValues& of) const;
-  Values reduced(UnitValues& of) const;
-  std::vector<Values> reduced_and_compared();
+  Sums sums_of(UnitValues& of) const;
+  std::vector<Values> summed_and_compared();
   void update(std::vector<Values>& gradients, std::int64_t step);
   checkpoint::Checkpoint end(const checkpoint::Checkpoint& initial) const;
   std::string folder_of(int part) const { return folder_ + "/part-" + std::to_string(part); }

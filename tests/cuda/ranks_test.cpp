@@ -12,6 +12,7 @@
 
 #include "engine/core/error.h"
 #include "tests/cuda/emulated_jobs.h"
+#include "tests/train/mixture_jobs.h"
 
 namespace trainer::ranks_test {
 
@@ -73,31 +74,6 @@ const std::vector<Case> kCases{
     {"mixture", 4, {"strategy={expert: {degree: 2}, tensor: {degree: 2, sequence_parallel: true}}"}},
 };
 
-// The job of tokens with another graph.
-constexpr const char* kMixture = R"(name: mixture
-inputs:
-  tokens: {dtype: i32, shape: [batch, seq]}
-  targets: {dtype: i32, shape: [batch, seq]}
-nodes:
-  - {name: embed, op: embedding, input: tokens, rows: 32, dim: 16, init: {normal: 0.5}}
-  - repeat: 2
-    name: "h.{index}"
-    block: Layer
-    nodes:
-      - {name: ln, op: rms_norm}
-      - {name: qkv, op: linear, parallel: column, out: 48, bias: false, init: {normal: 0.3}}
-      - {name: attn, op: attention, heads: 2, causal: true}
-      - {name: proj, op: linear, parallel: row, out: 16, bias: false, init: {normal: 0.3}}
-      - {name: mixed, op: add, input: [block.input, proj]}
-      - {name: norm, op: rms_norm}
-      - {name: gate, op: router, experts: 4, top_k: 2, init: {normal: 0.5}}
-      - {name: experts, op: experts, input: [norm, gate], hidden: 16, bound: 4.0, init: {normal: 0.3}}
-      - {name: res, op: add, input: [mixed, experts]}
-  - {name: head, op: linear, out: 32, bias: false, init: {normal: 0.2}}
-  - {name: loss, op: cross_entropy, input: [head, targets]}
-outputs: {loss: loss, logits: head}
-)";
-
 std::string text_of(const Case& one) {
   std::string text = one.model + (" on " + std::to_string(one.ranks));
   for (const std::string& word : one.overrides) text += " " + word;
@@ -108,7 +84,9 @@ tests::GpuJob job_of(const Case& one, const std::string& folder) {
   tests::Overrides overrides{"checkpoint.resume=none", "train.clip_norm=1.0", "train.steps=10"};
   overrides.insert(overrides.end(), one.overrides.begin(), one.overrides.end());
   const bool mixture = one.model == std::string("mixture");
-  if (mixture) overrides.push_back("model={graph: " + jobs().write("mixture.yaml", kMixture) + "}");
+  if (mixture)
+    overrides.push_back("model={graph: " + jobs().write("mixture.yaml", tests::attentive_mixture()) +
+                        ", with: {bound: 4.0}}");
   return tests::gpu_job(jobs(), mixture ? "gpt2" : one.model, folder, overrides, one.ranks);
 }
 

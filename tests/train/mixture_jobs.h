@@ -41,6 +41,25 @@ nodes:
 outputs: {loss: loss, logits: head}
 )";
 
+/// kMixture with attention, which makes the ranks of a sequence differ, in front of the experts of each layer.
+inline std::string attentive_mixture() {
+  std::string text = kMixture;
+  const auto put = [&](const std::string& what, const std::string& in_place_of) {
+    const std::size_t at = text.find(in_place_of);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, in_place_of.size(), what);
+  };
+  put("      - {name: ln, op: rms_norm}\n"
+      "      - {name: qkv, op: linear, parallel: column, out: 48, bias: false, init: {normal: 0.3}}\n"
+      "      - {name: attn, op: attention, heads: 2, causal: true}\n"
+      "      - {name: proj, op: linear, parallel: row, out: 16, bias: false, init: {normal: 0.3}}\n"
+      "      - {name: mixed, op: add, input: [block.input, proj]}\n"
+      "      - {name: norm, op: rms_norm}\n",
+      "      - {name: norm, op: rms_norm}\n");
+  put("op: add, input: [mixed, both]", "op: add, input: [block.input, both]");
+  return text;
+}
+
 /// The tiny job of tokens with that model.
 struct Jobs : TinyJobs {
   Jobs() { write("mixture.yaml", kMixture); }
